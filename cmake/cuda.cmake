@@ -1,0 +1,22 @@
+# CUDA. So far: the headers that CPU and GPU share are compiled as device code.
+find_program(TILEWISE_NVCC nvcc PATHS /usr/local/cuda/bin)
+if(TILEWISE_NVCC AND NOT CMAKE_CUDA_COMPILER)
+  set(CMAKE_CUDA_COMPILER "${TILEWISE_NVCC}")
+endif()
+if(NOT CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES 80 90)
+endif()
+enable_language(CUDA)
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+  # CMake 3.25 does not know yet that nvcc speaks C++20.
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+endif()
+set(CMAKE_CUDA_STANDARD 20)
+
+set(device_headers "${PROJECT_SOURCE_DIR}/tests/unit/device_headers.cu")
+if(TILEWISE_DEVELOPER AND EXISTS "${device_headers}")
+  add_library(tilewise_device_headers OBJECT "${device_headers}")
+  target_include_directories(tilewise_device_headers PRIVATE src include)
+  target_compile_options(tilewise_device_headers PRIVATE -Werror=all-warnings -Xcompiler=-Wall,-Wextra)
+endif()

@@ -1,0 +1,15 @@
+# Finds Google Highway as the target hwy::hwy. Used by the build and by the installed package alike, so that
+# both accept the same systems: those with Highway's CMake package and those with its pkg-config file alone.
+if(NOT TARGET hwy::hwy)
+  find_package(hwy CONFIG QUIET)
+endif()
+if(NOT TARGET hwy::hwy)
+  find_package(PkgConfig QUIET)
+  if(PkgConfig_FOUND)
+    pkg_check_modules(TILEWISE_HWY QUIET IMPORTED_TARGET libhwy)
+  endif()
+  if(TARGET PkgConfig::TILEWISE_HWY)
+    add_library(hwy::hwy INTERFACE IMPORTED)
+    target_link_libraries(hwy::hwy INTERFACE PkgConfig::TILEWISE_HWY)
+  endif()
+endif()

@@ -1,0 +1,10 @@
+# Package file for find_package(tilewise): the target tilewise::tilewise and the libraries it is linked with.
+include(CMakeFindDependencyMacro)
+find_dependency(OpenMP COMPONENTS CXX)
+include("${CMAKE_CURRENT_LIST_DIR}/highway.cmake")
+if(NOT TARGET hwy::hwy)
+  set(tilewise_FOUND FALSE)
+  set(tilewise_NOT_FOUND_MESSAGE "tilewise needs Highway (libhwy-dev), which was not found")
+  return()
+endif()
+include("${CMAKE_CURRENT_LIST_DIR}/tilewise_targets.cmake")
