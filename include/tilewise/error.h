@@ -1,0 +1,22 @@
+// Exceptions of the library. All derive from tilewise::Error, which is a std::runtime_error.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace tilewise {
+
+/// Base of everything the library throws.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// A call's arguments break the operator's contract. Raised before anything is written; the text reads
+/// "<operator>: <argument> must be <expected>, got <what came>".
+class InvalidArgument : public Error {
+ public:
+  using Error::Error;
+};
+
+}  // namespace tilewise

@@ -1,0 +1,33 @@
+// Workspace accounting: pieces are booked while planning and handed out while running, by the same numbers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tilewise {
+
+class Ledger {
+ public:
+  static constexpr size_t kAlignment = 64;
+
+  /// Reserves room for `count` elements of T and returns the piece's offset.
+  template <class T>
+  size_t book(int64_t count) {
+    const size_t at = bytes_;
+    const size_t size = static_cast<size_t>(count) * sizeof(T);
+    bytes_ += (size + kAlignment - 1) / kAlignment * kAlignment;
+    return at;
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  size_t bytes_ = 0;
+};
+
+/// The piece of a running call's workspace that was booked at `offset`.
+template <class T>
+T* granted(void* workspace, size_t offset) {
+  return reinterpret_cast<T*>(static_cast<std::byte*>(workspace) + offset);
+}
+
+}  // namespace tilewise
