@@ -1,0 +1,319 @@
+// Forward attention on the CPU.
+//
+//   work      a query tile (up to 128 rows that share their keys), its keys cut into pieces (cut.h)
+//   a piece   for each tile of 128 keys: source -> bf16 tile -> scores -> softmax -> accumulate      (run_piece)
+//   a tile    its pieces merged in order, then the epilogue, row by row
+//   threads   whole query tiles where there are enough of them; otherwise single pieces, whose partial results wait in
+//             the workspace for the merge. Both do the same arithmetic in the same order.
+//
+//   scratch of a thread, bytes at 128 rows, d 576     lifetime
+//     packed_q   fp32 Q panels          294,912       a query tile
+//     kv         bf16 (fp16: fp32) tile 147,456       a KV tile
+//     scores     S^T, then P^T           65,536       a KV tile
+//     piece      fp32 O of a piece      294,912       a piece; holds the unpacked Q before
+//     total      fp32 O of the tile     262,144       a query tile
+#include "cpu/forward/kernel.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "cpu/forward/cut.h"
+#include "cpu/forward/query.h"
+#include "cpu/forward/source.h"
+#include "cpu/isa.h"
+
+namespace tilewise::cpu {
+namespace {
+
+constexpr int64_t kMaxTileRows = 128;
+/// Partial results that wait for their merge take at most this much.
+constexpr int64_t kPartialBytes = int64_t{24} << 20;
+
+/// Online state and output of a query tile over some of its keys.
+struct Partial {
+  float* o = nullptr;  // [rows][d_v]
+  float* max = nullptr;
+  float* sum = nullptr;
+
+  softmax::RowState state(int64_t row) const { return {max[row], sum[row]}; }
+  void set(int64_t row, const softmax::RowState& state) const {
+    max[row] = state.max;
+    sum[row] = state.sum;
+  }
+};
+
+int64_t partial_floats(int64_t rows, int64_t row_length) { return rows * row_length + 2 * rows; }
+
+Partial partial_at(float* memory, int64_t rows, int64_t row_length) {
+  return {memory, memory + rows * row_length, memory + rows * row_length + rows};
+}
+
+/// One thread's scratch memory.
+struct Scratch {
+  void* packed_q;
+  void* kv;
+  float* scores;
+  float* scale;
+  float* rescale;
+  int32_t* first;
+  int32_t* last;
+  Partial piece;
+  Partial total;
+  softmax::RowState* prefix;
+};
+
+/// Books (workspace null) or grants one thread's scratch.
+Scratch lay_out_scratch(const Isa& isa, const ForwardShape& shape, int64_t rows, Ledger& ledger, void* workspace) {
+  Scratch s{};
+  const auto piece = [&]<class T>(T*& p, int64_t count) {
+    const size_t at = ledger.book<T>(count);
+    if (workspace != nullptr) p = granted<T>(workspace, at);
+  };
+  std::byte* bytes = nullptr;
+  piece(bytes, static_cast<int64_t>(isa.tile->packed_q_bytes(rows, shape.d_qk)));
+  s.packed_q = bytes;
+  const int64_t element = KeySource::needs_f32(shape) ? 4 : 2;
+  piece(bytes, kTileKeys * shape.d_qk * element);
+  s.kv = bytes;
+  piece(s.scores, kTileKeys * rows);
+  piece(s.scale, rows);
+  piece(s.rescale, rows);
+  piece(s.first, rows);
+  piece(s.last, rows);
+  piece(s.prefix, rows);
+  float* floats = nullptr;
+  piece(floats, partial_floats(rows, shape.d_qk));
+  s.piece = partial_at(floats, rows, shape.d_qk);
+  piece(floats, partial_floats(rows, shape.d_v));
+  s.total = partial_at(floats, rows, shape.d_v);
+  return s;
+}
+
+class ForwardRun {
+ public:
+  ForwardRun(const Isa& isa, const ForwardProblem& problem, const ForwardPlan& plan, int threads, void* workspace)
+      : isa_(isa),
+        problem_(problem),
+        shape_(problem.shape),
+        plan_(plan),
+        threads_(threads),
+        workspace_(workspace),
+        tiles_(problem.shape, plan.tile_rows) {}
+
+  void run() const {
+    if (tiles_.count() == 0) return;
+    if (plan_.wave_tiles == 0) {
+      run_whole_tiles();
+    } else {
+      for (int64_t first = 0; first < tiles_.count(); first += plan_.wave_tiles) {
+        run_wave(first, std::min(first + plan_.wave_tiles, tiles_.count()));
+      }
+    }
+  }
+
+ private:
+  Scratch scratch(int thread) const {
+    Ledger ledger;
+    auto* memory = granted<std::byte>(workspace_, plan_.scratch + static_cast<size_t>(thread) * plan_.scratch_bytes);
+    return lay_out_scratch(isa_, shape_, plan_.tile_rows, ledger, memory);
+  }
+
+  void run_whole_tiles() const {
+#pragma omp parallel num_threads(threads_)
+    {
+      const Scratch mine = scratch(omp_get_thread_num());
+#pragma omp for schedule(dynamic)
+      for (int64_t i = 0; i < tiles_.count(); ++i) {
+        const QueryTile tile = tiles_.at(i);
+        const KeyCut cut(problem_, tile);
+        load_tile_queries(tile, mine);
+        for (int64_t p = 0; p < cut.pieces(); ++p) {
+          const Partial& to = p == 0 || partials() ? mine.total : mine.piece;
+          run_piece(tile, cut, p, mine, to);
+          if (partials()) {
+            store_partial(tile, p, to);
+          } else {
+            merge_piece(tile, cut, p, mine.total, to, mine.prefix);
+          }
+        }
+        if (!partials()) store_tile(tile, mine.total, mine.prefix);
+      }
+    }
+  }
+
+  /// Pieces of the query tiles [first, last) in any order, then the merges.
+  void run_wave(int64_t first, int64_t last) const {
+    const int64_t pieces = plan_.max_segments;
+#pragma omp parallel num_threads(threads_)
+    {
+      const Scratch mine = scratch(omp_get_thread_num());
+#pragma omp for schedule(dynamic)
+      for (int64_t item = 0; item < (last - first) * pieces; ++item) {
+        const QueryTile tile = tiles_.at(first + item / pieces);
+        const KeyCut cut(problem_, tile);
+        if (item % pieces >= cut.pieces()) continue;
+        load_tile_queries(tile, mine);
+        run_piece(tile, cut, item % pieces, mine, waiting_partial(item));
+      }
+#pragma omp for schedule(dynamic)
+      for (int64_t i = first; i < last; ++i) {
+        const QueryTile tile = tiles_.at(i);
+        const KeyCut cut(problem_, tile);
+        const Partial total = waiting_partial((i - first) * pieces);
+        for (int64_t p = 0; p < cut.pieces(); ++p) {
+          const Partial part = waiting_partial((i - first) * pieces + p);
+          if (partials()) {
+            store_partial(tile, p, part);
+          } else {
+            merge_piece(tile, cut, p, total, part, mine.prefix);
+          }
+        }
+        if (!partials()) store_tile(tile, total, mine.prefix);
+      }
+    }
+  }
+
+  bool partials() const { return shape_.epilogue == Epilogue::kPartials; }
+
+  Partial waiting_partial(int64_t item) const {
+    float* memory = granted<float>(workspace_, plan_.partials);
+    return partial_at(memory + item * partial_floats(plan_.tile_rows, shape_.d_v), plan_.tile_rows, shape_.d_v);
+  }
+
+  void load_tile_queries(const QueryTile& tile, const Scratch& mine) const {
+    load_queries(isa_, problem_, tile, mine.piece.o, mine.scale);
+    isa_.tile->pack_q(mine.piece.o, tile.rows(), shape_.d_qk, mine.packed_q);
+  }
+
+  void run_piece(const QueryTile& tile, const KeyCut& cut, int64_t index, const Scratch& mine,
+                 const Partial& to) const {
+    const int64_t m = tile.rows();
+    const int64_t padded = padded_rows(m);
+    std::fill_n(to.o, m * shape_.d_v, 0.0f);
+    std::fill_n(to.max, padded, -softmax::kInfinity);
+    std::fill_n(to.sum, padded, 0.0f);
+    SoftmaxRows rows{mine.scale, nullptr, nullptr, to.max, to.sum, mine.rescale};
+    KeySource source(isa_, problem_, tile, cut, cut.piece(index));
+    LoadedTile loaded;
+    while (source.next(mine.kv, &loaded)) {
+      const bool limited = loaded.form == visit::Form::kRow;
+      if (limited) fill_limits(tile, source, mine);
+      rows.first = limited ? mine.first : nullptr;
+      rows.last = limited ? mine.last : nullptr;
+      if (KeySource::needs_f32(shape_)) {
+        const KvTile<float> kv{static_cast<const float*>(mine.kv), shape_.d_qk, loaded.count};
+        isa_.tile->scores_f32(kv, shape_.d_qk, mine.packed_q, m, mine.scores);
+        isa_.softmax->tile(mine.scores, loaded.count, padded, rows);
+        isa_.tile->accumulate_f32(mine.scores, kv, m, shape_.d_v, mine.rescale, to.o);
+      } else {
+        const KvTile<BF16> kv{static_cast<const BF16*>(mine.kv), shape_.d_qk, loaded.count};
+        isa_.tile->scores(kv, shape_.d_qk, mine.packed_q, m, mine.scores);
+        isa_.softmax->tile(mine.scores, loaded.count, padded, rows);
+        isa_.tile->accumulate(mine.scores, kv, m, shape_.d_v, mine.rescale, to.o);
+      }
+    }
+  }
+
+  void fill_limits(const QueryTile& tile, const KeySource& source, const Scratch& mine) const {
+    const int64_t m = tile.rows();
+    for (int64_t r = 0; r < m; ++r) {
+      const bool same_token = r > 0 && tile.token(r) == tile.token(r - 1);
+      const visit::Range columns = same_token ? visit::Range{mine.first[r - 1], mine.last[r - 1]}
+                                              : source.columns(tile.token(r));
+      mine.first[r] = columns.begin;
+      mine.last[r] = columns.end;
+    }
+    std::fill(mine.first + m, mine.first + padded_rows(m), 0);
+    std::fill(mine.last + m, mine.last + padded_rows(m), 0);
+  }
+
+  /// Adds piece p to the pieces before it (piece 0 is where it must be already) and keeps the indexer's state.
+  void merge_piece(const QueryTile& tile, const KeyCut& cut, int64_t p, const Partial& total, const Partial& part,
+                   softmax::RowState* prefix) const {
+    for (int64_t r = 0; r < tile.rows(); ++r) {
+      if (p > 0) {
+        const softmax::Merged merged = softmax::merge(total.state(r), part.state(r));
+        isa_.rows->merge(total.o + r * shape_.d_v, merged.weight_a, part.o + r * shape_.d_v, merged.weight_b,
+                         shape_.d_v);
+        total.set(r, merged.state);
+      }
+      if (p == 0 && cut.prefix_pieces() == 0) prefix[r] = softmax::RowState{};
+      if (p + 1 == cut.prefix_pieces()) prefix[r] = total.state(r);
+    }
+  }
+
+  void store_tile(const QueryTile& tile, const Partial& total, const softmax::RowState* prefix) const {
+    for (int64_t r = 0; r < tile.rows(); ++r) {
+      store_row(isa_, problem_, tile, r, total.state(r), shape_.indexer_topk > 0 ? prefix + r : nullptr,
+                total.o + r * shape_.d_v);
+    }
+  }
+
+  void store_partial(const QueryTile& tile, int64_t split, const Partial& part) const {
+    for (int64_t r = 0; r < tile.rows(); ++r) {
+      store_partial_row(isa_, problem_, tile, r, split, part.state(r), part.o + r * shape_.d_v);
+    }
+  }
+
+  const Isa& isa_;
+  const ForwardProblem& problem_;
+  const ForwardShape& shape_;
+  const ForwardPlan& plan_;
+  int threads_;
+  void* workspace_;
+  QueryTiles tiles_;
+};
+
+class ForwardKernel final : public Kernel<Forward> {
+ public:
+  explicit ForwardKernel(const Isa& isa) : isa_(isa) {}
+
+  const std::string& name() const override { return isa_.kernel; }
+
+  std::optional<std::string> refusal(const ForwardShape&, const Device& device) const override {
+    return isa_refusal(isa_, device);
+  }
+
+  ForwardPlan plan(const ForwardShape& shape, int threads, Ledger& ledger) const override {
+    ForwardPlan plan;
+    plan.tile_keys = kTileKeys;
+    plan.max_segments = KeyCut::max_pieces(shape);
+    const int64_t rows = QueryTiles::rows_per_group(shape);
+    const int64_t even = visit::ceil_div(rows, visit::ceil_div(rows, kMaxTileRows));
+    plan.tile_rows = padded_rows(even);
+    // Fewer rows a tile decode keys more often: only where threads would have nothing to do.
+    while (plan.tile_rows > kRowPad && QueryTiles(shape, plan.tile_rows).count() * plan.max_segments < threads) {
+      plan.tile_rows = padded_rows(plan.tile_rows / 2);
+    }
+    plan.num_tiles = QueryTiles(shape, plan.tile_rows).count();
+    Ledger one;
+    lay_out_scratch(isa_, shape, plan.tile_rows, one, nullptr);
+    plan.scratch_bytes = one.bytes();
+    plan.scratch = ledger.book<std::byte>(static_cast<int64_t>(plan.scratch_bytes) * threads);
+    if (threads > 1 && plan.max_segments > 1 && plan.num_tiles < 4 * threads) {
+      const int64_t floats = plan.max_segments * partial_floats(plan.tile_rows, shape.d_v);
+      const int64_t fit = kPartialBytes / (floats * static_cast<int64_t>(sizeof(float)));
+      plan.wave_tiles = std::clamp<int64_t>(fit, 1, std::max<int64_t>(plan.num_tiles, 1));
+      plan.partials = ledger.book<float>(plan.wave_tiles * floats);
+    }
+    return plan;
+  }
+
+  void run(const ForwardProblem& problem, const ForwardPlan& plan, int threads, void* workspace,
+           Stream) const override {
+    ForwardRun(isa_, problem, plan, threads, workspace).run();
+  }
+
+ private:
+  const Isa& isa_;
+};
+
+}  // namespace
+
+KernelTable<Forward> forward_kernels() {
+  return table_of_isas<Forward, ForwardKernel>();
+}
+
+}  // namespace tilewise::cpu

@@ -1,0 +1,120 @@
+#include "cpu/forward/query.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tilewise::cpu {
+namespace {
+
+const float* cos_sin_of(const ForwardProblem& problem, int64_t token) {
+  const int64_t position = problem.positions[token * problem.positions_stride];
+  return problem.cos_sin + std::clamp<int64_t>(position, 0, problem.shape.max_pos - 1) * problem.cos_sin_stride;
+}
+
+float sink_bias_of(const ForwardProblem& problem, int64_t head) {
+  const int64_t at = head * problem.sink_bias_stride;
+  switch (problem.shape.sink_bias_dtype) {
+    case DType::kBF16:
+      return bf16_bits_to_f32(static_cast<const uint16_t*>(problem.sink_bias)[at]);
+    case DType::kFP16:
+      return f16_bits_to_f32(static_cast<const uint16_t*>(problem.sink_bias)[at]);
+    default:
+      return static_cast<const float*>(problem.sink_bias)[at];
+  }
+}
+
+/// Multiplies, or clears where the factor is 0: a row without weight is 0 whatever its accumulators met.
+void scale_output(const Isa& isa, float* o, int64_t d_v, float factor) {
+  if (factor == 0.0f) {
+    std::fill_n(o, d_v, 0.0f);
+  } else {
+    isa.rows->multiply(o, d_v, factor);
+  }
+}
+
+void store_fused(const Isa& isa, const ForwardProblem& problem, int64_t token, int64_t head, float* o) {
+  isa.rows->rotate(o + kFusedDim - kRopeDim, cos_sin_of(problem, token), true);
+  if (problem.out_bf16.data != nullptr) {
+    isa.rows->narrow(o, kFusedDim, DType::kBF16, problem.out_bf16.at(0, token, head));
+  }
+  if (problem.out_fp8 == nullptr) return;
+  store_fp8_row(isa, o, fp8_destination(problem, token, head));
+}
+
+}  // namespace
+
+void load_queries(const Isa& isa, const ForwardProblem& problem, const QueryTile& tile, float* q, float* scale) {
+  const ForwardShape& shape = problem.shape;
+  float common = shape.softmax_scale;
+  if (problem.descale_q != nullptr) common *= problem.descale_q[0] * problem.descale_k[0];
+  const int64_t element = size_of(shape.q_dtype);
+  for (int64_t r = 0; r < tile.rows(); ++r) {
+    const int64_t token = tile.token(r);
+    const int64_t head = tile.head(r);
+    float* row = q + r * shape.d_qk;
+    const int64_t token_at = tile.request * problem.q_stride_b + token * problem.q_stride_s;
+    scale[r] = common;
+    if (!shape.fused) {
+      const int64_t at = token_at + head * problem.q_stride_h;
+      isa.rows->widen(static_cast<const uint8_t*>(problem.q) + at * element, shape.q_dtype, shape.d_qk, row);
+      continue;
+    }
+    isa.rows->unpermute(static_cast<const BF16*>(problem.q) + token_at, shape.h_q, head, row);
+    if (shape.q_norm) {
+      const float mean = isa.rows->sum_of_squares(row, kFusedDim) / static_cast<float>(kFusedDim);
+      scale[r] *= 1.0f / std::sqrt(mean + shape.q_norm_eps);
+    }
+    float* rope = row + kFusedDim - kRopeDim;
+    isa.rows->rotate(rope, cos_sin_of(problem, token), false);
+    isa.rows->round_to_bf16(rope, kRopeDim);
+  }
+  std::fill(scale + tile.rows(), scale + padded_rows(tile.rows()), 0.0f);
+}
+
+void store_row(const Isa& isa, const ForwardProblem& problem, const QueryTile& tile, int64_t row,
+               const softmax::RowState& state, const softmax::RowState* prefix, float* o) {
+  const ForwardShape& shape = problem.shape;
+  const int64_t token = tile.token(row);
+  const int64_t head = tile.head(row);
+  const softmax::RowResult result = shape.has_sink_bias
+                                        ? softmax::finish_with_sink_bias(state, sink_bias_of(problem, head))
+                                        : softmax::finish(state);
+  float factor = result.scale;
+  if (shape.has_sink) factor *= softmax::sink_factor(result.lse, problem.sink[head * problem.sink_stride]);
+  if (problem.descale_k != nullptr) factor *= problem.descale_k[0];
+  scale_output(isa, o, shape.d_v, factor);
+
+  if (problem.lse.data != nullptr) *problem.lse.at(tile.request, token, head) = result.lse;
+  if (problem.max_logits.data != nullptr) *problem.max_logits.at(tile.request, token, head) = result.max_logit;
+  if (prefix != nullptr) *problem.lse_indexer.at(tile.request, token, head) = softmax::finish(*prefix).lse;
+  if (shape.epilogue == Epilogue::kFp8) {
+    store_fused(isa, problem, token, head, o);
+  } else {
+    isa.rows->narrow(o, shape.d_v, shape.out_dtype, problem.out.at(tile.request, token, head));
+  }
+}
+
+void store_partial_row(const Isa& isa, const ForwardProblem& problem, const QueryTile& tile, int64_t row,
+                       int64_t split, const softmax::RowState& state, float* o) {
+  const int64_t token = tile.token(row);
+  const int64_t head = tile.head(row);
+  const softmax::RowResult result = softmax::finish(state);
+  scale_output(isa, o, kFusedDim, result.scale);
+  isa.rows->rotate(o + kFusedDim - kRopeDim, cos_sin_of(problem, token), true);
+  isa.rows->narrow(o, kFusedDim, DType::kFP32,
+                   problem.out.at(0, token, head) + split * problem.split_stride_out);
+  const bool empty = softmax::is_lonely(state);
+  *(problem.lse.at(0, token, head) + split * problem.split_stride_lse) =
+      empty ? -softmax::kInfinity : softmax::lse_to_base2(result.lse);
+}
+
+void store_fp8_row(const Isa& isa, const float* x, const Fp8Destination& to) {
+  uint8_t exponents[kCastGroups];
+  isa.rows->cast_fp8(x, to.codes + to.head * kCastGroup, to.group_size * kCastGroup, exponents);
+  for (int64_t j = 0; j < kCastGroups; ++j) {
+    const int64_t place = j * to.group_size + to.head;
+    to.exponents[place / 4 * to.sf_column_stride + place % 4] = exponents[j];
+  }
+}
+
+}  // namespace tilewise::cpu

@@ -1,0 +1,109 @@
+#include "cpu/forward/source.h"
+
+#include <algorithm>
+
+namespace tilewise::cpu {
+namespace {
+
+/// The place of a token in a cache; page is null when the slot does not exist.
+RowRef find_slot(const CacheShape& shape, const CacheTensors& cache, int64_t slot) {
+  if (slot < 0 || slot >= shape.num_blocks * shape.page) return {nullptr, 0};
+  const uint8_t* page = cache.base + slot / shape.page * cache.block_stride;
+  const int64_t offset = slot % shape.page;
+  if (shape.record == Record::kBf16) return {page + offset * cache.row_stride, 0};
+  return {page, offset};
+}
+
+}  // namespace
+
+KeySource::KeySource(const Isa& isa, const ForwardProblem& problem, const QueryTile& tile, const KeyCut& cut,
+                     visit::Range piece)
+    : isa_(isa), problem_(problem), tile_(tile), cut_(cut), piece_(piece), place_(piece.begin) {
+  const ForwardShape& shape = problem.shape;
+  if (!shape.dense) return;
+  rule_ = visit::make_mask_rule(static_cast<int32_t>(shape.s_q), static_cast<int32_t>(cut.length()), shape.causal,
+                                shape.window.left, shape.window.right);
+  const visit::Range queries =
+      visit::queries_of_rows(tile.row_begin, tile.row_end, static_cast<int32_t>(tile.group));
+  needed_ = visit::keys_seen_by_any(rule_, queries);
+  // Tiles are counted from key 0, whatever the rows see: a row's sums then do not depend on its neighbours.
+  const visit::IntervalVisit whole = visit::visit_keys(rule_, queries, kTileKeys, visit::TileOrigin::kSequence);
+  visit_ = whole.slice(piece.begin / kTileKeys - whole.first_tile,
+                       static_cast<int32_t>(visit::ceil_div(piece.end, kTileKeys)) - whole.first_tile);
+  place_ = 0;
+}
+
+bool KeySource::next(void* rows, LoadedTile* loaded) {
+  return problem_.shape.dense ? next_paged(rows, loaded) : next_gathered(rows, loaded);
+}
+
+bool KeySource::next_gathered(void* rows, LoadedTile* loaded) {
+  const ForwardShape& shape = problem_.shape;
+  count_ = 0;
+  int64_t from_main = 0;
+  for (; place_ < piece_.end && count_ < kTileKeys; ++place_) {
+    const bool is_main = place_ < cut_.main_length();
+    const CacheTensors& cache = is_main ? problem_.main : problem_.extra;
+    const int32_t* list =
+        cache.index + tile_.request * cache.index_stride_b + tile_.first_token * cache.index_stride_s;
+    const int64_t slot = list[is_main ? place_ : place_ - cut_.main_length()];
+    const RowRef ref = find_slot(is_main ? shape.main : shape.extra, cache, slot);
+    if (ref.page == nullptr) continue;
+    refs_[count_++] = ref;
+    if (is_main) from_main = count_;
+  }
+  if (count_ == 0) return false;
+  decode(shape.main, refs_, from_main, rows);
+  decode(shape.extra, refs_ + from_main, count_ - from_main, static_cast<BF16*>(rows) + from_main * shape.d_qk);
+  *loaded = {count_, visit::Form::kFull};
+  return true;
+}
+
+bool KeySource::next_paged(void* rows, LoadedTile* loaded) {
+  const CacheShape& shape = problem_.shape.main;
+  const CacheTensors& cache = problem_.main;
+  const int32_t* table = cache.index + tile_.request * cache.index_stride_b;
+  for (; place_ < visit_.count(); ++place_) {
+    const visit::Step step = visit_.at(static_cast<int32_t>(place_));
+    const visit::Range keys = visit_.elements(step.tile);
+    count_ = 0;
+    for (int32_t key = std::max(keys.begin, needed_.begin); key < keys.end; ++key) {
+      const int64_t block = table[key / shape.page];
+      if (block < 0 || block >= shape.num_blocks) continue;
+      const uint8_t* row = cache.base + block * cache.block_stride + key % shape.page * cache.row_stride +
+                           tile_.kv_head * cache.head_stride;
+      positions_[count_] = key;
+      refs_[count_++] = {row, 0};
+    }
+    if (count_ == 0) continue;
+    decode(shape, refs_, count_, rows);
+    *loaded = {count_, step.form};
+    ++place_;
+    return true;
+  }
+  return false;
+}
+
+visit::Range KeySource::columns(int64_t token) const {
+  const visit::Range seen = rule_.keys(static_cast<int32_t>(token));
+  const int32_t* end = positions_ + count_;
+  return {static_cast<int32_t>(std::lower_bound(positions_, end, seen.begin) - positions_),
+          static_cast<int32_t>(std::lower_bound(positions_, end, seen.end) - positions_)};
+}
+
+void KeySource::decode(const CacheShape& shape, const RowRef* refs, int64_t n, void* rows) const {
+  const int64_t d = problem_.shape.d_qk;
+  if (n == 0) return;
+  if (shape.record != Record::kBf16) {
+    const formats::RecordSpec spec = formats::record_spec(shape.record, static_cast<int32_t>(d));
+    isa_.decode->record(spec, shape.page, refs, n, static_cast<BF16*>(rows), d);
+  } else if (shape.dtype == DType::kFP16) {
+    isa_.decode->plain_f16(refs, n, d, static_cast<float*>(rows), d);
+  } else if (shape.dtype == DType::kE4M3) {
+    isa_.decode->plain_e4m3(refs, n, d, static_cast<BF16*>(rows), d);
+  } else {
+    isa_.decode->plain_bf16(refs, n, d, static_cast<BF16*>(rows), d);
+  }
+}
+
+}  // namespace tilewise::cpu

@@ -1,0 +1,30 @@
+// From the caller's argument structs to canonical problems. Each function raises every error of its operator,
+// InvalidArgument with the argument's name, before anything is written; all tensors must lie on `device`.
+#pragma once
+
+#include "ops/forward.h"
+#include "ops/rows.h"
+#include "tilewise/ops/combine.h"
+#include "tilewise/ops/dense_decode.h"
+#include "tilewise/ops/fused.h"
+#include "tilewise/ops/kv_cache.h"
+#include "tilewise/ops/sparse_decode.h"
+#include "tilewise/ops/sparse_prefill.h"
+
+namespace tilewise {
+
+ForwardProblem check(const DenseDecodeArgs& args, DeviceId device);
+ForwardProblem check(const SparseDecodeArgs& args, DeviceId device);
+ForwardProblem check(const SparsePrefillFwdArgs& args, DeviceId device);
+ForwardProblem check(const FusedPrefillArgs& args, DeviceId device);
+ForwardProblem check(const FusedDecodeArgs& args, DeviceId device);
+ForwardProblem check(const FusedDecodePartialsArgs& args, DeviceId device);
+CombineProblem check(const CombinePartialsArgs& args, DeviceId device);
+CombineProblem check(const CombinePartialsFusedArgs& args, DeviceId device);
+KvMoveProblem check(const QuantizeKvArgs& args, DeviceId device);
+KvMoveProblem check(const DequantizeKvArgs& args, DeviceId device);
+KvMoveProblem check(const AppendKvArgs& args, DeviceId device);
+void check(const PermuteQBProjArgs& args);
+void check(const PermuteWvProjArgs& args);
+
+}  // namespace tilewise

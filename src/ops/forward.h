@@ -1,0 +1,155 @@
+// The one problem that dense_decode, sparse_decode, sparse_prefill_fwd and the fused operators come down to after
+// their checks: query rows, one or two KV caches, a mask or token lists, an epilogue.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "tilewise/kv_format.h"
+#include "tilewise/mask.h"
+#include "tilewise/tensor.h"
+
+namespace tilewise {
+
+enum class Epilogue : int32_t {
+  kStore,     // out / sum in the output dtype
+  kFp8,       // inverse RoPE, groups of 32 channels cast to e4m3 (and optionally the bf16 values)
+  kPartials,  // fp32 partials per split, inverse RoPE applied, base-2 lse
+};
+
+/// One KV cache. Unpaged rows are pages of one row. `present` false: no such cache.
+struct CacheShape {
+  bool present = false;
+  Record record = Record::kBf16;
+  DType dtype = DType::kBF16;  // of a cache of plain rows (record kBf16): bf16, fp16 or e4m3
+  int64_t num_blocks = 0;
+  int64_t page = 1;
+  int64_t width = 0;  // sparse: entries in a token's list; dense: blocks in a request's table
+  bool has_length = false;
+
+  bool operator==(const CacheShape&) const = default;
+};
+
+struct ForwardShape {
+  std::string op;
+  int64_t batch = 1;  // requests; 1 for prefill and fused
+  int64_t s_q = 0;    // query tokens a request
+  int64_t h_q = 0;
+  int64_t h_kv = 1;
+  int64_t d_qk = 0;
+  int64_t d_v = 0;
+  DType q_dtype = DType::kBF16;
+  DType out_dtype = DType::kBF16;
+  float softmax_scale = 1.0f;
+
+  bool dense = false;  // keys by block table and length; otherwise by token lists
+  CacheShape main;
+  CacheShape extra;  // sparse alone
+  bool causal = false;
+  Window window;
+
+  bool has_sink = false;       // scales the output
+  bool has_sink_bias = false;  // joins the softmax
+  DType sink_bias_dtype = DType::kFP32;
+  int64_t indexer_topk = 0;
+
+  bool fused = false;  // permuted q, RoPE on q and on the output
+  int64_t n_groups = 1;
+  bool q_norm = false;
+  float q_norm_eps = 0.0f;
+  int64_t max_pos = 0;
+
+  Epilogue epilogue = Epilogue::kStore;
+  int64_t num_splits = 1;  // of kPartials
+
+  bool operator==(const ForwardShape&) const = default;
+};
+
+std::string describe(const ForwardShape& shape);
+
+/// Pointers and strides of one cache. Index strides count elements, the others bytes.
+struct CacheTensors {
+  const uint8_t* base = nullptr;
+  int64_t block_stride = 0;
+  int64_t row_stride = 0;   // plain rows alone; records are contiguous inside a page
+  int64_t head_stride = 0;  // dense alone: from one KV head to the next
+  // sparse: indices [batch, s_q, width]; dense: block_table [batch, width] (index_stride_s is 0)
+  const int32_t* index = nullptr;
+  int64_t index_stride_b = 0;
+  int64_t index_stride_s = 0;
+  // sparse: topk_length, dense: cache_seqlens; per request or per token, whose stride is then 0 for the other
+  const int32_t* length = nullptr;
+  int64_t length_stride_b = 0;
+  int64_t length_stride_s = 0;
+};
+
+/// An output or input with one value or one vector a (request, token, head); strides in elements.
+template <class T>
+struct RowTensor {
+  T* data = nullptr;  // null: absent
+  int64_t stride_b = 0;
+  int64_t stride_s = 0;
+  int64_t stride_h = 0;
+
+  T* at(int64_t b, int64_t s, int64_t h) const { return data + b * stride_b + s * stride_s + h * stride_h; }
+};
+
+struct ForwardProblem {
+  ForwardShape shape;
+
+  // [b, s_q, h_q, d_qk] of q_dtype (1 or 2 bytes an element, strides in elements); fused: [s_q, h_q * 512] permuted,
+  // stride_h unused.
+  const void* q = nullptr;
+  int64_t q_stride_b = 0;
+  int64_t q_stride_s = 0;
+  int64_t q_stride_h = 0;
+
+  CacheTensors main;
+  CacheTensors extra;
+
+  const float* sink = nullptr;  // [h_q], stride in elements
+  int64_t sink_stride = 1;
+  const void* sink_bias = nullptr;  // [h_q] of sink_bias_dtype
+  int64_t sink_bias_stride = 1;
+  const float* descale_q = nullptr;
+  const float* descale_k = nullptr;
+
+  const int32_t* positions = nullptr;  // [s_q]
+  int64_t positions_stride = 1;
+  const float* cos_sin = nullptr;  // [max_pos, 64]
+  int64_t cos_sin_stride = 64;
+
+  RowTensor<uint8_t> out;  // kStore: of out_dtype, kPartials: fp32; strides in BYTES
+  RowTensor<uint16_t> out_bf16;  // kFp8: the values before the cast
+  uint8_t* out_fp8 = nullptr;    // [s_q, n_groups, h_q / n_groups * 512]
+  int32_t* out_sf = nullptr;     // strides (sf_stride_s, sf_stride_g, sf_stride_c)
+  int64_t sf_stride_s = 1;
+  int64_t sf_stride_g = 0;
+  int64_t sf_stride_c = 0;
+  RowTensor<float> max_logits;
+  RowTensor<float> lse;
+  RowTensor<float> lse_indexer;
+  int64_t split_stride_out = 0;  // kPartials: from one split to the next
+  int64_t split_stride_lse = 0;
+};
+
+/// How a forward kernel cuts its problem; offsets are those of the workspace ledger.
+struct ForwardPlan {
+  int64_t tile_rows = 0;    // query rows that share one decoded KV tile
+  int64_t tile_keys = 0;    // keys decoded at a time
+  int64_t num_tiles = 0;    // query tiles in the whole problem
+  int64_t wave_tiles = 0;   // query tiles whose partial results are alive together; 0: never split over threads
+  int64_t max_segments = 1; // most pieces that one row's keys are cut into
+  size_t scratch = 0;       // per thread
+  size_t scratch_bytes = 0;
+  size_t partials = 0;      // wave_tiles * max_segments partial results
+};
+std::string describe(const ForwardPlan& plan);
+
+struct Forward {
+  using Shape = ForwardShape;
+  using Problem = ForwardProblem;
+  using KernelPlan = ForwardPlan;
+};
+
+}  // namespace tilewise

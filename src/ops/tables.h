@@ -1,0 +1,14 @@
+// The kernel table of every operator, best kernel first.
+#pragma once
+
+#include "core/kernel_table.h"
+#include "ops/forward.h"
+#include "ops/rows.h"
+
+namespace tilewise {
+
+KernelTable<Forward> forward_kernels();
+KernelTable<Combine> combine_kernels();
+KernelTable<KvMoveFamily> kv_move_kernels();
+
+}  // namespace tilewise
