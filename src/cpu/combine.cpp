@@ -14,9 +14,9 @@ namespace {
 constexpr int64_t kColumns = 512;
 
 struct RowLse {
-  float lse;     // natural, +inf for a lonely row
-  float factor;  // what the sink leaves
-  softmax::RowState state;
+  double lse;     // natural, +inf for a lonely row
+  double factor;  // what the sink leaves
+  softmax::PartialState state;
 };
 
 softmax::LogBase base_of(const CombineShape& shape) {
@@ -29,9 +29,8 @@ RowLse merge_lse(const CombineProblem& problem, int64_t token, int64_t head) {
   for (int64_t n = 0; n < shape.num_partials; ++n) {
     softmax::add_partial(row.state, *problem.partial_lse.at(n, token, head), base_of(shape));
   }
-  const float lse = softmax::merged_lse(row.state, base_of(shape));
-  row.lse = shape.base2 ? softmax::lse_from_base2(lse) : lse;
-  row.factor = shape.has_sink ? softmax::sink_factor(row.lse, problem.sink[head * problem.sink_stride]) : 1.0f;
+  row.lse = softmax::merged_lse(row.state, base_of(shape));
+  row.factor = shape.has_sink ? softmax::sink_factor(row.lse, problem.sink[head * problem.sink_stride]) : 1.0;
   return row;
 }
 
@@ -41,11 +40,11 @@ void merge_columns(const Isa& isa, const CombineProblem& problem, int64_t token,
   const CombineShape& shape = problem.shape;
   std::fill_n(o, n, 0.0f);
   // A sink that takes all the weight leaves exact zeros.
-  if (softmax::is_lonely(row.state) || row.factor == 0.0f) return;
+  if (softmax::is_lonely(row.state) || row.factor == 0.0) return;
   for (int64_t i = 0; i < shape.num_partials; ++i) {
     const float lse = *problem.partial_lse.at(i, token, head);
     if (softmax::is_empty_partial(lse)) continue;
-    const float weight = softmax::partial_weight(row.state, lse, base_of(shape)) * row.factor;
+    const auto weight = static_cast<float>(softmax::partial_weight(row.state, lse, base_of(shape)) * row.factor);
     const uint8_t* from = problem.partials.at(i, token, head) + first * size_of(shape.partial_dtype);
     isa.rows->widen(from, shape.partial_dtype, n, part);
     isa.rows->merge(o, 1.0f, part, weight, n);
@@ -84,7 +83,7 @@ class CombineKernel final : public Kernel<Combine> {
                           problem.out.at(0, token, head) + first * size_of(shape.out_dtype));
       }
     }
-    if (problem.lse.data != nullptr) *problem.lse.at(0, token, head) = row.lse;
+    if (problem.lse.data != nullptr) *problem.lse.at(0, token, head) = static_cast<float>(row.lse);
   }
 
   const Isa& isa_;

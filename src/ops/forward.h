@@ -129,8 +129,8 @@ struct ForwardProblem {
   RowTensor<float> max_logits;
   RowTensor<float> lse;
   RowTensor<float> lse_indexer;
-  int64_t split_stride_out = 0;  // kPartials: from one split to the next
-  int64_t split_stride_lse = 0;
+  int64_t split_stride_out = 0;  // kPartials: from one split to the next, in BYTES
+  int64_t split_stride_lse = 0;  // in elements
 };
 
 /// How a forward kernel cuts its problem; offsets are those of the workspace ledger.

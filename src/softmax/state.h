@@ -13,7 +13,8 @@ namespace tilewise::softmax {
 
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-inline constexpr float kLn2 = 0.693147180559945309f;
+inline constexpr double kLn2Double = 0.693147180559945309;
+inline constexpr float kLn2 = static_cast<float>(kLn2Double);
 inline constexpr float kLog2e = 1.44269504088896341f;
 
 // The larger of two scores; NaN when either is.
@@ -103,12 +104,13 @@ TW_HD inline float sink_bias_probability(float sink_bias, float lse) {
 }
 
 // What a sink leaves of the output (inference): exp(lse) / (exp(lse) + exp(sink)). NaN only where lse or sink
-// is.
-TW_HD inline float sink_factor(float lse, float sink) {
-  if (f32_is_nan(lse)) return lse;
-  if (sink == -kInfinity) return 1.0f;
-  if (sink == kInfinity) return 0.0f;
-  return 1.0f / (1.0f + std::exp(sink - lse));
+// is. Real: float, or double where the factor joins weights in double.
+template <class Real>
+TW_HD inline Real sink_factor(Real lse, float sink) {
+  if (lse != lse) return lse;
+  if (sink == -kInfinity) return Real{1};
+  if (sink == kInfinity) return Real{0};
+  return Real{1} / (Real{1} + std::exp(sink - lse));
 }
 
 TW_HD constexpr float lse_to_base2(float lse) { return lse * kLog2e; }
@@ -116,32 +118,43 @@ TW_HD constexpr float lse_from_base2(float lse2) { return lse2 * kLn2; }
 
 // Partial results, each normalised by its own sum, with an lse in base e or base 2. Their state counts in the
 // same base; weights divide by the sum of all weights instead of using exp(lse_i - lse), because a large lse
-// has too few digits left for weights that add up to 1.
+// has too few digits left for weights that add up to 1. In double: there are few weights, and a merged fp32
+// result should be wrong by its last rounding only.
 enum class LogBase : int32_t { kE, kTwo };
 
-TW_HD constexpr float natural_log_of(LogBase base) { return base == LogBase::kTwo ? kLn2 : 1.0f; }
+struct PartialState {
+  float max = -kInfinity;
+  double sum = 0.0;
+};
 
 // Both infinities say that a partial result is empty.
 TW_HD constexpr bool is_empty_partial(float lse) { return lse == kInfinity || lse == -kInfinity; }
 
-TW_HD inline void add_partial(RowState& state, float lse, LogBase base) {
+TW_HD constexpr bool is_lonely(const PartialState& state) {
+  return state.max == -kInfinity && state.sum == 0.0;
+}
+
+TW_HD inline double power_of(LogBase base, double exponent) {
+  return base == LogBase::kTwo ? std::exp2(exponent) : std::exp(exponent);
+}
+
+TW_HD inline void add_partial(PartialState& state, float lse, LogBase base) {
   if (is_empty_partial(lse)) return;
-  const float unit = natural_log_of(base);
   const float max = larger_score(state.max, lse);
-  state.sum = state.sum * std::exp((state.max - max) * unit) + std::exp((lse - max) * unit);
+  state.sum = state.sum * power_of(base, double{state.max} - max) + power_of(base, double{lse} - max);
   state.max = max;
 }
 
 // The weight of a partial result in the merged one, once all of them were added.
-TW_HD inline float partial_weight(const RowState& state, float lse, LogBase base) {
-  if (is_empty_partial(lse)) return 0.0f;
-  return std::exp((lse - state.max) * natural_log_of(base)) / state.sum;
+TW_HD inline double partial_weight(const PartialState& state, float lse, LogBase base) {
+  if (is_empty_partial(lse)) return 0.0;
+  return power_of(base, double{lse} - state.max) / state.sum;
 }
 
-// The merged lse in the base of the parts; +inf when all of them are empty.
-TW_HD inline float merged_lse(const RowState& state, LogBase base) {
+// The natural lse of the merged result; +inf when all parts are empty.
+TW_HD inline double merged_lse(const PartialState& state, LogBase base) {
   if (is_lonely(state)) return kInfinity;
-  return state.max + std::log(state.sum) / natural_log_of(base);
+  return state.max * (base == LogBase::kTwo ? kLn2Double : 1.0) + std::log(state.sum);
 }
 
 }  // namespace tilewise::softmax

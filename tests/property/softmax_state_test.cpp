@@ -166,8 +166,8 @@ TEST(softmax_state, nan_stays_nan_wherever_it_comes_in) {
   const RowResult lost = finish({-kInfinity, kNan});
   EXPECT_TRUE(std::isnan(lost.lse));
   EXPECT_EQ(lost.max_logit, -kInfinity);
-  EXPECT_FALSE(is_lonely({kNan, kNan}));
-  EXPECT_FALSE(is_lonely({kNan, 0}));
+  EXPECT_FALSE(is_lonely(RowState{kNan, kNan}));
+  EXPECT_FALSE(is_lonely(RowState{kNan, 0}));
   EXPECT_TRUE(std::isnan(finish({kNan, 0}).scale));
   EXPECT_TRUE(std::isnan(larger_score(kNan, 1)) && std::isnan(larger_score(1, kNan)));
 }
@@ -306,7 +306,7 @@ TEST(softmax_state, partial_results_merge_by_weight) {
         std::vector<float> lse = random_scores(random, n, centre);
         for (float& l : lse) l = l == -kInfinity && random() % 2 == 0 ? kInfinity : l;
         lse[n - 1] = centre;
-        RowState state;
+        PartialState state;
         for (const float l : lse) add_partial(state, l, base);
         // Empty parts fall out of the sum, the others count in natural units.
         std::vector<double> natural;
@@ -314,7 +314,7 @@ TEST(softmax_state, partial_results_merge_by_weight) {
         const double max = *std::max_element(natural.begin(), natural.end());
         double sum = 0;
         for (const double l : natural) sum += std::exp(l - max);
-        expect_lse(merged_lse(state, base), (max + std::log(sum)) / unit);
+        expect_lse(static_cast<float>(merged_lse(state, base)), max + std::log(sum));
         double all = 0;
         for (size_t i = 0; i < n; ++i) {
           const double expected = std::exp(natural[i] - max) / sum;
@@ -329,34 +329,35 @@ TEST(softmax_state, partial_results_merge_by_weight) {
 
 TEST(softmax_state, empty_and_nan_partial_results) {
   for (const LogBase base : {LogBase::kE, LogBase::kTwo}) {
-    RowState empty;
+    const double unit = base == LogBase::kE ? 1 : std::log(2.0);
+    PartialState empty;
     add_partial(empty, -kInfinity, base);
     add_partial(empty, kInfinity, base);
     EXPECT_EQ(merged_lse(empty, base), kInfinity);
     EXPECT_EQ(partial_weight(empty, -kInfinity, base), 0.0F);
     EXPECT_EQ(partial_weight(empty, kInfinity, base), 0.0F);
 
-    RowState single;
+    PartialState single;
     add_partial(single, kInfinity, base);
     add_partial(single, -3.25F, base);
-    EXPECT_EQ(merged_lse(single, base), -3.25F);
+    EXPECT_DOUBLE_EQ(merged_lse(single, base), -3.25 * unit);
     EXPECT_EQ(partial_weight(single, -3.25F, base), 1.0F);
     EXPECT_EQ(partial_weight(single, kInfinity, base), 0.0F);
 
-    RowState far_apart;
+    PartialState far_apart;
     add_partial(far_apart, -kLargest, base);
     add_partial(far_apart, kLargest, base);
-    EXPECT_EQ(merged_lse(far_apart, base), kLargest);
+    EXPECT_DOUBLE_EQ(merged_lse(far_apart, base), kLargest * unit);
     EXPECT_EQ(partial_weight(far_apart, -kLargest, base), 0.0F);
     EXPECT_EQ(partial_weight(far_apart, kLargest, base), 1.0F);
 
     for (const float other : {-kInfinity, 0.0F, kInfinity}) {
-      RowState poisoned;
+      PartialState poisoned;
       add_partial(poisoned, kNan, base);
       add_partial(poisoned, other, base);
       EXPECT_TRUE(std::isnan(merged_lse(poisoned, base)));
       EXPECT_TRUE(std::isnan(partial_weight(poisoned, kNan, base)));
-      RowState later;
+      PartialState later;
       add_partial(later, other, base);
       add_partial(later, kNan, base);
       EXPECT_TRUE(std::isnan(merged_lse(later, base)));

@@ -132,10 +132,11 @@ __device__ void softmax_functions(const Buffers& b) {
   sum += merged.weight_a + finish(merged.state).lse + finish_with_sink_bias(state, b.floats[7]).scale;
   sum += is_lonely(state) || is_poisoned(state) ? 1.0f : 0.0f;
   sum += sink_bias_probability(b.floats[0], b.floats[1]) + sink_factor(b.floats[0], b.floats[1]);
-  sum += lse_from_base2(lse_to_base2(b.floats[0])) * natural_log_of(LogBase::kTwo);
+  sum += lse_from_base2(lse_to_base2(b.floats[0]));
   sum += is_empty_partial(b.floats[0]) ? 1.0f : 0.0f;
-  add_partial(state, b.floats[1], LogBase::kTwo);
-  sum += partial_weight(state, b.floats[1], LogBase::kTwo) + merged_lse(state, LogBase::kTwo);
+  PartialState parts;
+  add_partial(parts, b.floats[1], LogBase::kTwo);
+  sum += static_cast<float>(partial_weight(parts, b.floats[1], LogBase::kTwo) + merged_lse(parts, LogBase::kTwo));
   b.sums[4] = sum;
 }
 

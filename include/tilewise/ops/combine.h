@@ -11,7 +11,8 @@ namespace tilewise {
 /// Partial i weighs exp(lse_i - lse), lse = log sum exp(lse_i). A partial with lse -inf or +inf is empty and
 /// ignored; where all are, the row is lonely: out 0, lse +inf.
 struct CombineCommon {
-  TensorView out_partials;  ///< float32, bfloat16 or float16 [n, s_q, h_q, d_v]; d_v 512
+  /// float32, bfloat16 or float16 [n, s_q, h_q, d_v]; d_v any positive multiple of 8, the fused form: 512
+  TensorView out_partials;
   TensorView lse_partials;  ///< float32 [n, s_q, h_q]
   TensorView attn_sink;     ///< optional float32 [h_q], applied once at the end
   bool base2 = false;       ///< lse_partials are base 2; lse is natural in any case

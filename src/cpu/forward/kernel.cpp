@@ -280,7 +280,7 @@ class ForwardKernel final : public Kernel<Forward> {
     ForwardPlan plan;
     plan.tile_keys = kTileKeys;
     plan.max_segments = KeyCut::max_pieces(shape);
-    const int64_t rows = QueryTiles::rows_per_group(shape);
+    const int64_t rows = std::max<int64_t>(QueryTiles::rows_per_group(shape), 1);
     const int64_t even = visit::ceil_div(rows, visit::ceil_div(rows, kMaxTileRows));
     plan.tile_rows = padded_rows(even);
     // Fewer rows a tile decode keys more often: only where threads would have nothing to do.

@@ -23,17 +23,18 @@ float sink_bias_of(const ForwardProblem& problem, int64_t head) {
   }
 }
 
-/// Multiplies, or clears where the factor is 0: a row without weight is 0 whatever its accumulators met.
-void scale_output(const Isa& isa, float* o, int64_t d_v, float factor) {
+/// Multiplies by the factor and, in fused operators, turns the output back. A row without weight becomes +0 whatever
+/// its accumulators met; turning that would make some of its zeros negative.
+void finish_output(const Isa& isa, const ForwardProblem& problem, int64_t token, float factor, float* o) {
   if (factor == 0.0f) {
-    std::fill_n(o, d_v, 0.0f);
-  } else {
-    isa.rows->multiply(o, d_v, factor);
+    std::fill_n(o, problem.shape.d_v, 0.0f);
+    return;
   }
+  isa.rows->multiply(o, problem.shape.d_v, factor);
+  if (problem.shape.fused) isa.rows->rotate(o + kFusedDim - kRopeDim, cos_sin_of(problem, token), true);
 }
 
-void store_fused(const Isa& isa, const ForwardProblem& problem, int64_t token, int64_t head, float* o) {
-  isa.rows->rotate(o + kFusedDim - kRopeDim, cos_sin_of(problem, token), true);
+void store_fused(const Isa& isa, const ForwardProblem& problem, int64_t token, int64_t head, const float* o) {
   if (problem.out_bf16.data != nullptr) {
     isa.rows->narrow(o, kFusedDim, DType::kBF16, problem.out_bf16.at(0, token, head));
   }
@@ -82,7 +83,7 @@ void store_row(const Isa& isa, const ForwardProblem& problem, const QueryTile& t
   float factor = result.scale;
   if (shape.has_sink) factor *= softmax::sink_factor(result.lse, problem.sink[head * problem.sink_stride]);
   if (problem.descale_k != nullptr) factor *= problem.descale_k[0];
-  scale_output(isa, o, shape.d_v, factor);
+  finish_output(isa, problem, token, factor, o);
 
   if (problem.lse.data != nullptr) *problem.lse.at(tile.request, token, head) = result.lse;
   if (problem.max_logits.data != nullptr) *problem.max_logits.at(tile.request, token, head) = result.max_logit;
@@ -99,8 +100,7 @@ void store_partial_row(const Isa& isa, const ForwardProblem& problem, const Quer
   const int64_t token = tile.token(row);
   const int64_t head = tile.head(row);
   const softmax::RowResult result = softmax::finish(state);
-  scale_output(isa, o, kFusedDim, result.scale);
-  isa.rows->rotate(o + kFusedDim - kRopeDim, cos_sin_of(problem, token), true);
+  finish_output(isa, problem, token, result.scale, o);
   isa.rows->narrow(o, kFusedDim, DType::kFP32,
                    problem.out.at(0, token, head) + split * problem.split_stride_out);
   const bool empty = softmax::is_lonely(state);

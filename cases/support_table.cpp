@@ -1,0 +1,100 @@
+// Support table from the kernels' own answers.
+#include "cases/support_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cases/judge.h"
+#include "cases/space.h"
+
+namespace tilewise::cases {
+namespace {
+
+// What a row of the table says an operator runs on: "v41_fp8 + v41_fp4", or a dtype where there are no
+// records.
+struct Kind {
+  std::string text;
+  Case c;
+};
+
+Case small_case(Op op) {
+  Case c;
+  c.op = op;
+  c.s_q = 2;
+  c.h_q = 2;
+  c.num_splits = 2;
+  if (op == Op::kAppendKv) c.dtype = DType::kInt32;
+  c.main = {.page = 16, .width = 5, .rows = 16};
+  return c;
+}
+
+std::vector<Kind> kinds_of(Op op) {
+  std::vector<Kind> kinds;
+  Case c = small_case(op);
+  if (has_cache_records(op)) {
+    for (const RecordChoice& choice : record_choices(op)) {
+      std::string text = record_name(choice.main);
+      c.d_qk = choice.d;
+      c.main.record = choice.main;
+      c.extra.reset();
+      if (choice.extra) {
+        c.extra = c.main;
+        c.extra->record = *choice.extra;
+        text += fmt::format(" + {}", record_name(*choice.extra));
+      }
+      // bf16 comes in two head sizes.
+      const bool listed =
+          std::any_of(kinds.begin(), kinds.end(), [&](const Kind& k) { return k.text == text; });
+      if (!listed) kinds.push_back({text, c});
+    }
+  } else if (is_dense(op) || is_combine(op)) {
+    const std::vector<DType> types = is_dense(op) ? std::vector{DType::kBF16, DType::kFP16, DType::kE4M3}
+                                                  : std::vector{DType::kFP32, DType::kBF16, DType::kFP16};
+    for (const DType type : types) {
+      c.dtype = type;
+      kinds.push_back({to_string(type), c});
+    }
+  } else {
+    kinds.push_back({to_string(DType::kBF16), c});
+  }
+  return kinds;
+}
+
+std::string kernels_for(const Case& c, const Device& device) {
+  const CaseData data = make(c);
+  std::string names;
+  for (const KernelVerdict& verdict : explain_case(data.args(), device)) {
+    if (verdict.refusal.empty()) names += (names.empty() ? "" : ", ") + verdict.kernel;
+  }
+  return names.empty() ? "none" : names;
+}
+
+}  // namespace
+
+std::string support_table() {
+  Device device;
+  device.cpu_features = kCpuBaseline | kCpuSse4 | kCpuAvx2 | kCpuAvx512;
+  std::string text = "| operator | KV records or dtypes | kernels |\n|---|---|---|\n";
+  for (const Op op : all_ops()) {
+    std::vector<std::pair<std::string, std::string>> rows;  // kernels, kinds
+    for (const Kind& kind : kinds_of(op)) {
+      const std::string kernels = kernels_for(kind.c, device);
+      const auto row =
+          std::find_if(rows.begin(), rows.end(), [&](const auto& r) { return r.first == kernels; });
+      if (row == rows.end()) {
+        rows.emplace_back(kernels, kind.text);
+      } else {
+        row->second += ", " + kind.text;
+      }
+    }
+    for (const auto& [kernels, kinds] : rows)
+      text += fmt::format("| {} | {} | {} |\n", op_name(op), kinds, kernels);
+  }
+  return text;
+}
+
+}  // namespace tilewise::cases

@@ -1,0 +1,73 @@
+// The one tolerance: how far a kernel may be from the oracle, made from how far the same formula in the
+// precision of a good kernel is.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+
+#include "tilewise/tensor.h"
+
+namespace tilewise::reference {
+
+enum class OutputType { kBF16, kFP16, kFP32 };
+
+/// The type of an output tensor of that dtype.
+OutputType output_type(DType dtype);
+
+/// What a comparison found. `worst_ratio` is the largest error / bound; it is infinite where an inf or a NaN
+/// is not where the oracle has it. The other members belong to the place of the worst ratio.
+struct Comparison {
+  bool ok = true;
+  double worst_ratio = 0;
+  double max_error = 0;  ///< the largest absolute error of all rows
+  double bound_at_worst = 0;
+  std::string where;  ///< "row 3, column 17: got 1.5, expected 1.25"
+
+  /// Takes note of one value's error; `place` makes the text of where it is.
+  template <class Place>
+  void note(double error, double bound, const Place& place) {
+    max_error = std::max(max_error, error);
+    if (!where.empty() && error / bound <= worst_ratio) return;
+    worst_ratio = error / bound;
+    bound_at_worst = bound;
+    where = place();
+    ok = ok && error <= bound;
+  }
+
+  /// Takes note of a value that no bound allows.
+  template <class Place>
+  void note_wrong(const Place& place) {
+    if (!std::isinf(worst_ratio)) where = place();
+    ok = false;
+    worst_ratio = std::numeric_limits<double>::infinity();
+    bound_at_worst = 0;
+  }
+
+  /// Takes in another comparison; `what` goes before its place.
+  void merge(const Comparison& other, const std::string& what);
+};
+
+/// Distance of neighbouring values of the type around a magnitude.
+double ulp(double magnitude, OutputType type);
+
+/// The largest error that a row's result may have: twice the largest error of `rounded` plus one ulp of the
+/// output type at the row's largest magnitude. Both spans hold the row, without inf and NaN.
+double row_bound(std::span<const double> oracle, std::span<const double> rounded, OutputType type);
+
+/// Compares rows of `row_length` values. A row in which the oracle has an inf or a NaN is compared in the
+/// places of those alone.
+Comparison compare_rows(std::span<const float> actual, std::span<const double> oracle,
+                        std::span<const double> rounded, int64_t row_length, OutputType type);
+/// The same for results that were merged in double from what a kernel wrote.
+Comparison compare_rows(std::span<const double> actual, std::span<const double> oracle,
+                        std::span<const double> rounded, int64_t row_length, OutputType type);
+
+/// Compares lse or max_logits value by value: 1e-5 + 4/65536 of the magnitude.
+Comparison compare_logs(std::span<const float> actual, std::span<const double> oracle);
+Comparison compare_logs(std::span<const double> actual, std::span<const double> oracle);
+
+}  // namespace tilewise::reference

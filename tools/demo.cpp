@@ -1,0 +1,59 @@
+// The demo: a layer's calls, then the other operators at model-like shapes, in one table.
+#include "tools/demo.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <stdexcept>
+
+#include "cases/sets.h"
+#include "tools/layer.h"
+#include "tools/measure.h"
+
+namespace tilewise::tools {
+namespace {
+
+std::vector<Row> all_rows(const PlanOptions& options) {
+  const std::vector<cases::Case> list = cases::demo_cases();
+  Progress progress(kLayerSteps + static_cast<int>(list.size()));
+  std::vector<Row> rows = run_layer(options, [&](const std::string& what) { progress.step(what); });
+  for (const cases::Case& c : list) {
+    progress.step(cases::name(c));
+    rows.push_back(measure(c, options));
+  }
+  return rows;
+}
+
+void write_json(const std::string& path, const std::vector<Row>& rows, bool ok) {
+  const nlohmann::json report = {{"device", to_string(Device::cpu())}, {"ok", ok}, {"rows", to_json(rows)}};
+  std::ofstream file(path);
+  file << report.dump(2) << "\n";
+  if (!file.flush()) throw std::runtime_error("cannot write " + path);
+}
+
+}  // namespace
+
+int run_demo(const DemoOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  const std::vector<Row> rows = all_rows(options.plan);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+
+  std::string text = fmt::format("tilewise demo on {}\n\n{}\n", to_string(Device::cpu()), to_table(rows));
+  text += "error: the largest difference from the double-precision oracle where it is nearest to its bound\n";
+  int64_t broken = 0;
+  for (const Row& row : rows) {
+    if (row.comparison.ok) continue;
+    ++broken;
+    text += fmt::format("BROKEN: {} {} {}: {}\n", row.op, row.records, row.shape, row.comparison.where);
+  }
+  text += fmt::format("{} of {} results are within their bounds; {:.0f} s\n",
+                      static_cast<int64_t>(rows.size()) - broken, rows.size(), seconds.count());
+  std::fputs(text.c_str(), stdout);
+  if (!options.json.empty()) write_json(options.json, rows, broken == 0);
+  return broken == 0 ? 0 : 1;
+}
+
+}  // namespace tilewise::tools

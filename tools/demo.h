@@ -1,0 +1,18 @@
+// `tilewise demo`: model-like calls, each compared with the oracle and timed.
+#pragma once
+
+#include <string>
+
+#include "tilewise/plan.h"
+
+namespace tilewise::tools {
+
+struct DemoOptions {
+  std::string json;  // file to write, or empty
+  PlanOptions plan;
+};
+
+// The program's exit status: 1 when a result is outside its bound.
+int run_demo(const DemoOptions& options);
+
+}  // namespace tilewise::tools

@@ -1,0 +1,76 @@
+// Measuring of single calls.
+#include "tools/measure.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+
+namespace tilewise::tools {
+namespace {
+
+using cases::CacheCase;
+using cases::Case;
+
+std::string records_of(const Case& c) {
+  if (cases::has_cache_records(c.op)) {
+    std::string text = record_name(c.main.record);
+    if (c.extra) text += fmt::format("+{}", record_name(c.extra->record));
+    return text;
+  }
+  return to_string(c.dtype);
+}
+
+std::string shape_of(const Case& c) {
+  if (cases::is_kv_move(c.op)) return fmt::format("n{} d{}", c.s_q, c.d_qk);
+  std::string text = c.batch > 1 ? fmt::format("b{} ", c.batch) : "";
+  text += fmt::format("q{} h{} d{}", c.s_q, c.h_q, c.d_qk);
+  if (cases::is_dense(c.op)) return text + fmt::format(" keys{}", c.main.width);
+  if (cases::is_combine(c.op)) return text + fmt::format(" splits{}", c.num_splits);
+  text += fmt::format(" topk{}", c.main.width);
+  return c.extra ? text + fmt::format("+{}", c.extra->width) : text;
+}
+
+}  // namespace
+
+double median_milliseconds(const std::function<void()>& run) {
+  using Clock = std::chrono::steady_clock;
+  run();
+  std::array<double, 3> times{};
+  for (double& time : times) {
+    const Clock::time_point start = Clock::now();
+    run();
+    time = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+  }
+  std::sort(times.begin(), times.end());
+  return times[1];
+}
+
+Row describe_call(const cases::CaseData& data, const Plan& plan, double milliseconds) {
+  const Case& c = data.what();
+  const cases::Work work = cases::work(data);
+  const bool arithmetic = cases::is_attention(c.op);
+  Row row;
+  row.op = plan.op();
+  row.records = records_of(c);
+  row.shape = shape_of(c);
+  row.kernel = plan.kernel();
+  row.milliseconds = milliseconds;
+  row.rate = (arithmetic ? work.flops : work.bytes) * 1e-6 / std::max(milliseconds, 1e-6);
+  row.unit = arithmetic ? "GFLOP/s" : "GB/s";
+  return row;
+}
+
+Row measure(const Case& c, const PlanOptions& options) {
+  const cases::CaseData data = cases::make(c);
+  const cases::Args args = data.args();
+  const Plan plan = cases::plan_case(args, Device::cpu(), options);
+  const OwnedWorkspace workspace(plan.workspace_bytes());
+  const double milliseconds = median_milliseconds([&] { cases::run_case(plan, args, workspace); });
+  Row row = describe_call(data, plan, milliseconds);
+  row.comparison = cases::worst(cases::judge(data, cases::truth_of(data)));
+  return row;
+}
+
+}  // namespace tilewise::tools
