@@ -166,9 +166,9 @@ void fill_hard_rows(const TensorView& x, Stream64 random) {
     for (int64_t i = 0; i < d; ++i) {
       const auto at = static_cast<uint64_t>(row * d + i);
       // Sizes belong to 16 columns; three rows of four stay where scales are neither clamped nor saturated.
-      const int spread = row % 4 == 3 ? 120 : 12;
+      const int64_t spread = row % 4 == 3 ? 120 : 12;
       const auto exponent =
-          static_cast<int>(sizes.below(at - static_cast<uint64_t>(i % 16), 2 * spread)) - spread;
+          static_cast<int>(sizes.below(at - static_cast<uint64_t>(i % 16), 2 * spread) - spread);
       float value = std::ldexp(random.normal(at), exponent);
       const int64_t special = sizes.below(at, 4096);
       if (row % 16 == 5) value = std::copysign(0.0f, value);

@@ -16,12 +16,10 @@ constexpr int kCandidates = 48;
 class Chooser {
  public:
   explicit Chooser(const Space& space) : space_(space), first_level_(space.factors.size()) {
-    int total = 0;
     for (size_t f = 0; f < space.factors.size(); ++f) {
-      first_level_[f] = total;
-      total += space.factors[f].levels;
+      first_level_[f] = total_;
+      total_ += static_cast<size_t>(space.factors[f].levels);
     }
-    total_ = static_cast<size_t>(total);
     pair_seen_.assign(total_ * total_, false);
     level_seen_.assign(total_, false);
   }
@@ -51,7 +49,7 @@ class Chooser {
   }
 
  private:
-  size_t id(size_t factor, int level) const { return static_cast<size_t>(first_level_[factor] + level); }
+  size_t id(size_t factor, int level) const { return first_level_[factor] + static_cast<size_t>(level); }
   int64_t below(int64_t n) { return random_.below(counter_++, n); }
 
   // A level that no case has had yet counts more than any number of pairs.
@@ -104,7 +102,7 @@ class Chooser {
   }
 
   const Space& space_;
-  std::vector<int> first_level_;
+  std::vector<size_t> first_level_;
   size_t total_ = 0;
   std::vector<bool> pair_seen_;
   std::vector<bool> level_seen_;

@@ -34,6 +34,12 @@ std::vector<Case> edge_cases(Op op) {
   }
   with([](Case& c) { c.main.width = 0; });
   if (op == Op::kDenseDecode || op == Op::kSparseDecode) with([](Case& c) { c.batch = 0; });
+  // So many keys a row that kernels cut them into pieces for their threads.
+  with([](Case& c) {
+    c.h_q = 2;
+    c.s_q = 1;
+    c.main.width = 2600;
+  });
   // A page larger than all that is attended, and logits of a whole row below what fp32's exp can tell from 0.
   with([](Case& c) {
     c.main.page = 1000;
@@ -158,17 +164,17 @@ std::vector<Case> demo_cases() {
       dense_case(4, 1, 16, 576, 4096, DType::kBF16), dense_case(2, 2, 64, 576, 1024, DType::kBF16),
       dense_case(4, 1, 16, 512, 4096, DType::kFP16), dense_case(4, 1, 16, 576, 4096, DType::kE4M3)};
   for (const RecordChoice& choice : record_choices(Op::kSparseDecode)) {
-    cases.push_back(record_case(Op::kSparseDecode, choice.d == 576 ? 2 : 6, 64, choice, 4096));
+    cases.push_back(record_case(Op::kSparseDecode, choice.d == 576 ? 4 : 16, 64, choice, 4096));
   }
   const CacheCase plain = cache(Record::kBf16, 0, 4096);
   for (const auto& [d, topk, tokens] :
-       {std::tuple{512, 640, 12}, {512, 2048, 4}, {576, 640, 12}, {576, 2048, 4}}) {
+       {std::tuple{512, 640, 32}, {512, 2048, 8}, {576, 640, 32}, {576, 2048, 8}}) {
     cases.push_back(attention_case(Op::kSparsePrefillFwd, 1, tokens, 64, d, plain));
     cases.back().main.width = topk;
   }
   for (const RecordChoice& choice : {RecordChoice{Record::kV4Fp8, Record::kV41MainFp4, 512},
                                      RecordChoice{Record::kBf16, std::nullopt, 512}}) {
-    cases.push_back(record_case(Op::kFusedDecode, 6, 64, choice, 4096));
+    cases.push_back(record_case(Op::kFusedDecode, 16, 64, choice, 4096));
   }
   return cases;
 }

@@ -21,7 +21,7 @@ struct Work {
   int64_t pairs = 0;  // attended (query token, key) pairs
   double flops = 0;   // 2 * pairs * heads * (d_qk + d_v); none where nothing is multiplied
   double bytes = 0;   // that must move at least: cached rows as often as a token (dense_decode: a request)
-                     // reads them, inputs and outputs once
+                      // reads them, inputs and outputs once
 };
 
 Work work(const CaseData& data);

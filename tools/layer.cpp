@@ -20,8 +20,8 @@ using cases::Case;
 using cases::CaseData;
 using cases::Op;
 
-constexpr int64_t kPromptTokens = 14;
-constexpr int64_t kDecodedTokens = 9;
+constexpr int64_t kPromptTokens = 37;
+constexpr int64_t kDecodedTokens = 13;
 constexpr int64_t kTokens = kPromptTokens + kDecodedTokens;
 constexpr int64_t kSfTokens = (kTokens + 3) / 4 * 4;  // of a column of out_sf, padding included
 constexpr int64_t kHeads = 64;

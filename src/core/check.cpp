@@ -35,7 +35,8 @@ std::string with_condition(std::string_view expected, std::string_view condition
 }
 
 std::string strides_of(const TensorView& view) {
-  return fmt::format("shape [{}] with strides [{}]", fmt::join(view.shape(), ", "), fmt::join(view.strides(), ", "));
+  return fmt::format("shape [{}] with strides [{}]", fmt::join(view.shape(), ", "),
+                     fmt::join(view.strides(), ", "));
 }
 
 }  // namespace
@@ -94,15 +95,17 @@ void Checker::strides(const char* name, const TensorView& view, Layout layout) c
   }
   if (!is_small_matrix(view)) return;
   for (int i = 0; i < last; ++i) {
+    if (view.size(i) == 1) continue;
     const int64_t bytes = view.stride(i) * size_of(view.dtype());
-    if (view.size(i) > 1 && bytes % kMatrixAlignment != 0) {
+    if (bytes % kMatrixAlignment != 0) {
       refuse(name, "of strides of whole 16 bytes", fmt::format("stride({}) of {} bytes", i, bytes));
     }
   }
 }
 
 void Checker::tensor(const char* name, const TensorView& view, std::initializer_list<DType> types,
-                     std::initializer_list<Dim> shape, Layout layout, std::string_view condition, bool written) {
+                     std::initializer_list<Dim> shape, Layout layout, std::string_view condition,
+                     bool written) {
   given(name, view);
   const bool right_type = std::find(types.begin(), types.end(), view.dtype()) != types.end();
   if (!right_type || !accepts(shape, view.shape())) {
@@ -138,8 +141,8 @@ void Checker::no_overlaps() const {
     for (size_t j = 0; j < i; ++j) {
       if (!(seen_[i].written || seen_[j].written) || !overlap(places[i], places[j])) continue;
       const bool later = seen_[i].written;
-      refuse(seen_[later ? i : j].name,
-             fmt::format("in memory apart from {}", seen_[later ? j : i].name), "an overlap");
+      refuse(seen_[later ? i : j].name, fmt::format("in memory apart from {}", seen_[later ? j : i].name),
+             "an overlap");
     }
   }
 }

@@ -50,10 +50,12 @@ class Checker {
   /// An argument that must be there: type and shape, then device, address and strides. `condition` ends the
   /// expectation, for example "for record v4_fp8".
   void input(const char* name, const TensorView& view, std::initializer_list<DType> types,
-             std::initializer_list<Dim> shape, Layout layout = Layout::kRows, std::string_view condition = {});
+             std::initializer_list<Dim> shape, Layout layout = Layout::kRows,
+             std::string_view condition = {});
   /// The same for a tensor that the operator writes.
   void output(const char* name, const TensorView& view, std::initializer_list<DType> types,
-              std::initializer_list<Dim> shape, Layout layout = Layout::kRows, std::string_view condition = {});
+              std::initializer_list<Dim> shape, Layout layout = Layout::kRows,
+              std::string_view condition = {});
   /// Refuses outputs of which two elements share memory, or which share any with another tensor. Called last.
   void no_overlaps() const;
 

@@ -15,8 +15,8 @@ struct Footprint {
     int64_t times = 1;
   };
 
-  int64_t first = 0;     ///< address of the first byte
-  int64_t run = 0;       ///< bytes of a run without gaps; 0: the view has no element
+  int64_t first = 0;  ///< address of the first byte
+  int64_t run = 0;    ///< bytes of a run without gaps; 0: the view has no element
   int num_steps = 0;
   std::array<Step, TensorView::kMaxRank> steps{};
   bool shares_itself = false;  ///< two elements may lie in one place
@@ -26,8 +26,8 @@ struct Footprint {
 
 Footprint footprint(const TensorView& view);
 
-/// Whether two views share a byte. Views that lie in each other's gaps do not. Pairs with so many unequal gaps that
-/// the answer would cost more than the call count as apart.
+/// Whether two views share a byte. Views that lie in each other's gaps do not. Pairs with so many unequal
+/// gaps that the answer would cost more than the call count as apart.
 bool overlap(const Footprint& a, const Footprint& b);
 
 }  // namespace tilewise

@@ -1,8 +1,8 @@
 // Kernel tables: an operator family's kernels, best first, and the one way to choose, plan and run them.
 //
 // A family F names three types: F::Shape (all that a plan may depend on; comparable and printable through
-// describe(shape)), F::Problem (a Shape named `shape` plus pointers and strides) and F::KernelPlan (tiles, work
-// kind and booked offsets; printable through describe(plan)).
+// describe(shape)), F::Problem (a Shape named `shape` plus pointers and strides) and F::KernelPlan (tiles,
+// work kind and booked offsets; printable through describe(plan)).
 #pragma once
 
 #include <memory>
@@ -50,7 +50,8 @@ std::string description(const T& value) {
   return describe(value);
 }
 
-/// A family's own describe functions are found by their argument's type, out of reach of members of that name.
+/// A family's own describe functions are found by their argument's type, out of reach of members of that
+/// name.
 template <class Shape, class KernelPlan>
 std::string describe_both(const Shape& shape, const KernelPlan& kernel_plan) {
   return describe(shape) + "; " + describe(kernel_plan);
@@ -73,7 +74,8 @@ std::string describe_plan(const PlanState& state, const std::string& rest);
 std::string forced_kernel(const PlanOptions& options);
 [[noreturn]] void refuse_unknown_kernel(const std::string& op, const std::string& kernel,
                                         const std::vector<std::string>& known);
-[[noreturn]] void refuse_forced_kernel(const std::string& op, const std::string& kernel, const std::string& reason);
+[[noreturn]] void refuse_forced_kernel(const std::string& op, const std::string& kernel,
+                                       const std::string& reason);
 [[noreturn]] void refuse_all(const std::string& op, const std::vector<KernelVerdict>& verdicts);
 [[noreturn]] void refuse_other_plan(const std::string& op, const PlanState& state);
 void check_threads(const std::string& op, const PlanOptions& options, const Device& device);

@@ -39,8 +39,8 @@ size_t Plan::workspace_bytes() const { return state_->workspace_bytes; }
 std::string Plan::describe() const { return state_->describe(); }
 
 std::string describe_plan(const PlanState& state, const std::string& rest) {
-  return fmt::format("{}: kernel {}, {}, {} B workspace; {}", state.op, state.kernel, threads_text(state.threads),
-                     state.workspace_bytes, rest);
+  return fmt::format("{}: kernel {}, {}, {} B workspace; {}", state.op, state.kernel,
+                     threads_text(state.threads), state.workspace_bytes, rest);
 }
 
 std::string forced_kernel(const PlanOptions& options) {
@@ -68,7 +68,8 @@ void refuse_all(const std::string& op, const std::vector<KernelVerdict>& verdict
 }
 
 void refuse_other_plan(const std::string& op, const PlanState& state) {
-  refuse(op, "plan", "one made for the same shapes, types and options", fmt::format("[{}]", state.describe()));
+  refuse(op, "plan", "one made for the same shapes, types and options",
+         fmt::format("[{}]", state.describe()));
 }
 
 void check_threads(const std::string& op, const PlanOptions& options, const Device& device) {

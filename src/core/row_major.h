@@ -11,8 +11,8 @@
 
 namespace tilewise {
 
-/// Row-major strides, in elements, of the first kMaxRank sizes. Sizes whose product leaves 64 bits get strides of 0:
-/// TensorView refuses them, unless the view has no element and with it no use for strides.
+/// Row-major strides, in elements, of the first kMaxRank sizes. Sizes whose product leaves 64 bits get
+/// strides of 0: TensorView refuses them, unless the view has no element and with it no use for strides.
 inline std::array<int64_t, TensorView::kMaxRank> row_major_strides(std::span<const int64_t> shape) {
   std::array<int64_t, TensorView::kMaxRank> strides{};
   int64_t stride = 1;

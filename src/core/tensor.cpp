@@ -19,18 +19,10 @@ struct TypeInfo {
 
 // In the order of DType's values.
 constexpr TypeInfo kTypes[] = {
-    {"bfloat16", 2},
-    {"float16", 2},
-    {"float32", 4},
-    {"float8_e4m3fn", 1},
-    {"float8_e8m0fnu", 1},
-    {"float4_e2m1fn_x2", 1},
-    {"int32", 4},
-    {"uint8", 1},
-    {"int8", 1},
-    {"int64", 8},
-    {"float64", 8},
-    {"bool", 1},
+    {"bfloat16", 2},        {"float16", 2},        {"float32", 4},
+    {"float8_e4m3fn", 1},   {"float8_e8m0fnu", 1}, {"float4_e2m1fn_x2", 1},
+    {"int32", 4},           {"uint8", 1},          {"int8", 1},
+    {"int64", 8},           {"float64", 8},        {"bool", 1},
     {"an unknown type", 0},
 };
 
@@ -64,7 +56,8 @@ void check_sizes(DType type, std::span<const int64_t> shape, std::span<const int
     overflow |= __builtin_add_overflow(extent, step, &extent);
   }
   if (overflow) {
-    refuse("of less than 2^63 bytes", fmt::format("{} {} with strides {}", to_string(type), list(shape), list(strides)));
+    refuse("of less than 2^63 bytes",
+           fmt::format("{} {} with strides {}", to_string(type), list(shape), list(strides)));
   }
 }
 
@@ -77,7 +70,8 @@ const char* to_string(DType type) { return info(type).name; }
 TensorView::TensorView(const void* data, DType type, std::initializer_list<int64_t> shape, DeviceId device) {
   const std::span<const int64_t> sizes(shape.begin(), shape.size());
   const auto strides = row_major_strides(sizes);
-  *this = TensorView(data, type, sizes, std::span(strides).first(std::min(sizes.size(), strides.size())), device);
+  *this =
+      TensorView(data, type, sizes, std::span(strides).first(std::min(sizes.size(), strides.size())), device);
 }
 
 TensorView::TensorView(const void* data, DType type, std::span<const int64_t> shape,

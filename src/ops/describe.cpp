@@ -9,14 +9,15 @@ namespace {
 
 std::string describe(const char* name, const CacheShape& cache, bool dense) {
   const bool plain = cache.record == Record::kBf16;
-  return fmt::format(", {} {} {}x{} {} {}{}", name, plain ? to_string(cache.dtype) : record_name(cache.record),
-                     cache.num_blocks, cache.page, dense ? "max_blocks" : "topk", cache.width,
-                     cache.has_length ? " with lengths" : "");
+  return fmt::format(", {} {} {}x{} {} {}{}", name,
+                     plain ? to_string(cache.dtype) : record_name(cache.record), cache.num_blocks, cache.page,
+                     dense ? "max_blocks" : "topk", cache.width, cache.has_length ? " with lengths" : "");
 }
 
 std::string describe_mask(const ForwardShape& shape) {
   std::string text = shape.causal ? ", causal" : "";
-  if (!(shape.window == Window{})) text += fmt::format(", window ({}, {})", shape.window.left, shape.window.right);
+  if (!(shape.window == Window{}))
+    text += fmt::format(", window ({}, {})", shape.window.left, shape.window.right);
   return text;
 }
 
@@ -35,8 +36,8 @@ std::string describe_epilogue(const ForwardShape& shape) {
 }  // namespace
 
 std::string describe(const ForwardShape& shape) {
-  std::string text = fmt::format("b {}, s_q {}, h_q {}, h_kv {}, d {}/{}, q {}", shape.batch, shape.s_q, shape.h_q,
-                                 shape.h_kv, shape.d_qk, shape.d_v, to_string(shape.q_dtype));
+  std::string text = fmt::format("b {}, s_q {}, h_q {}, h_kv {}, d {}/{}, q {}", shape.batch, shape.s_q,
+                                 shape.h_q, shape.h_kv, shape.d_qk, shape.d_v, to_string(shape.q_dtype));
   text += describe("keys", shape.main, shape.dense);
   if (shape.extra.present) text += describe("extra keys", shape.extra, shape.dense);
   text += fmt::format(", scale {:g}", shape.softmax_scale);
@@ -50,7 +51,8 @@ std::string describe(const ForwardShape& shape) {
 }
 
 std::string describe(const ForwardPlan& plan) {
-  std::string text = fmt::format("{} tiles of {} rows x {} keys", plan.num_tiles, plan.tile_rows, plan.tile_keys);
+  std::string text =
+      fmt::format("{} tiles of {} rows x {} keys", plan.num_tiles, plan.tile_rows, plan.tile_keys);
   if (plan.wave_tiles > 0) {
     text += fmt::format(", up to {} segments a row, {} tiles at a time", plan.max_segments, plan.wave_tiles);
   }
@@ -58,9 +60,9 @@ std::string describe(const ForwardPlan& plan) {
 }
 
 std::string describe(const CombineShape& shape) {
-  std::string text = fmt::format("{} partials {}, s_q {}, h_q {}, d_v {}, lse base {}", shape.num_partials,
-                                 to_string(shape.partial_dtype), shape.s_q, shape.h_q, shape.d_v,
-                                 shape.base2 ? "2" : "e");
+  std::string text =
+      fmt::format("{} partials {}, s_q {}, h_q {}, d_v {}, lse base {}", shape.num_partials,
+                  to_string(shape.partial_dtype), shape.s_q, shape.h_q, shape.d_v, shape.base2 ? "2" : "e");
   if (shape.has_sink) text += ", attn_sink";
   text += fmt::format(", out {}", to_string(shape.out_dtype));
   if (shape.fp8) text += fmt::format(" in {} groups", shape.n_groups);

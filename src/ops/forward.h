@@ -140,7 +140,8 @@ struct ForwardPlan {
   int64_t num_tiles = 0;    // query tiles in the whole problem
   int64_t wave_tiles = 0;   // query tiles whose partial results are alive together; 0: never split over threads
   int64_t max_segments = 1; // most pieces that one row's keys are cut into
-  size_t scratch = 0;       // per thread
+  int threads = 1;          // that have scratch memory
+  size_t scratch = 0;
   size_t scratch_bytes = 0;
   size_t partials = 0;      // wave_tiles * max_segments partial results
 };

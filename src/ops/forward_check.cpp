@@ -51,7 +51,8 @@ void check_page_strides(const Checker& check, const PagedArgument& cache) {
   if (view.size(0) == 1) return;
   const int64_t bytes = view.stride(0) * size_of(view.dtype());
   if (bytes % kStrideUnit != 0) {
-    check.refuse(cache.name, "of blocks at strides of whole 16 bytes", fmt::format("stride(0) of {} bytes", bytes));
+    check.refuse(cache.name, "of blocks at strides of whole 16 bytes",
+                 fmt::format("stride(0) of {} bytes", bytes));
   }
   const int64_t least = view.size(1) * width * size_of(view.dtype());
   if (bytes < least) {
@@ -94,7 +95,8 @@ void check_sparse_cache(Checker& check, const SparseCache& cache, Record record,
 
 void check_no_extra(const Checker& check, const SparseCache& extra) {
   const std::string without = fmt::format("without {}", extra.pages.name);
-  if (extra.indices) check.given(extra.pages.name, extra.pages.view, fmt::format("with {}", extra.indices_name));
+  if (extra.indices)
+    check.given(extra.pages.name, extra.pages.view, fmt::format("with {}", extra.indices_name));
   check.left_out(extra.length_name, extra.length, without);
   if (extra.pages.record != Record::kAuto) {
     check.refuse(extra.pages.record_name, fmt::format("auto {}", without), record_name(extra.pages.record));
@@ -117,7 +119,8 @@ void check_heads(const Checker& check, const char* name, int64_t h_q) {
 }
 
 void check_softmax_scale(const Checker& check, float softmax_scale) {
-  if (!std::isfinite(softmax_scale)) check.refuse("softmax_scale", "finite", fmt::format("{:g}", softmax_scale));
+  if (!std::isfinite(softmax_scale))
+    check.refuse("softmax_scale", "finite", fmt::format("{:g}", softmax_scale));
 }
 
 void check_d_v(const Checker& check, int64_t d_v) {
@@ -158,11 +161,12 @@ Record find_record(const Checker& check, const PagedArgument& cache, int64_t d) 
     const bool bytes = is_cache_byte(view.dtype()) && view.rank() == 4;
     const auto found = bytes ? infer_record(view.size(3), d) : std::nullopt;
     if (found) return *found;
-    check.refuse(cache.name,
-                 fmt::format("uint8, int8 or float8_e4m3fn [num_blocks, page, 1, bytes] of a record for head size {} "
-                             "({}) or bfloat16 [num_blocks, page, 1, {}]",
-                             d, known_sizes(d), d),
-                 to_string(view));
+    check.refuse(
+        cache.name,
+        fmt::format("uint8, int8 or float8_e4m3fn [num_blocks, page, 1, bytes] of a record for head size {} "
+                    "({}) or bfloat16 [num_blocks, page, 1, {}]",
+                    d, known_sizes(d), d),
+        to_string(view));
   }
   const auto holds = [d](Record record) { return record_bytes(record, d) > 0; };
   if (!holds(cache.record)) {

@@ -1,5 +1,5 @@
-// The parts that several operators' checks share. Each function refuses what breaks the contract and returns (or
-// fills in) the canonical form of the rest.
+// The parts that several operators' checks share. Each function refuses what breaks the contract and returns
+// (or fills in) the canonical form of the rest.
 #pragma once
 
 #include <optional>
@@ -14,8 +14,8 @@ namespace tilewise {
 int64_t step(const TensorView& view, int dim);
 int64_t step_bytes(const TensorView& view, int dim);
 
-/// A view as a RowTensor. `b`, `s` and `h` are the view's dimensions of request, token and head; -1: it has none.
-/// An absent view gives null. The second form has strides in bytes.
+/// A view as a RowTensor. `b`, `s` and `h` are the view's dimensions of request, token and head; -1: it has
+/// none. An absent view gives null. The second form has strides in bytes.
 template <class T>
 RowTensor<T> rows(const TensorView& view, int b, int s, int h) {
   if (!view) return {};
@@ -62,7 +62,8 @@ struct SparseCache {
   const char* length_name;
   const TensorView& length;
 };
-/// Main and extra cache of sparse_decode and of the fused decode forms. shape.fused, batch, s_q and d_qk are known.
+/// Main and extra cache of sparse_decode and of the fused decode forms. shape.fused, batch, s_q and d_qk are
+/// known.
 void check_sparse_caches(Checker& check, const SparseCache& main, const SparseCache& extra,
                          ForwardProblem* problem);
 

@@ -15,6 +15,12 @@ namespace tilewise::reference {
 
 enum class OutputType { kBF16, kFP16, kFP32 };
 
+/// The type whose ulp is part of the attention's bound where its output goes on in fp32 (the fused
+/// operators): that of the attention operators' own outputs. A kernel that goes tile by tile, or by splits,
+/// rounds P against other maxima than the row's; where few keys weigh, that alone is more than twice the
+/// error of `rounded` plus an ulp of fp32.
+inline constexpr OutputType kAttentionOutput = OutputType::kBF16;
+
 /// The type of an output tensor of that dtype.
 OutputType output_type(DType dtype);
 

@@ -12,7 +12,8 @@ namespace tilewise::reference {
 AttentionResult combine(const CombineCommon& args, Arithmetic arithmetic);
 
 /// Compares what fused_decode_partials wrote: merged in double it must be the attention without a sink (the
-/// two results of attention(args, ..)), and a split with lse -inf must hold zeros; +inf is no partial's lse.
+/// two results of attention(args, ..)) within its bound, and a split with lse -inf must hold zeros; +inf is
+/// no partial's lse.
 Comparison compare_partials(const FusedDecodePartialsArgs& args, const AttentionResult& oracle,
                             const AttentionResult& rounded);
 

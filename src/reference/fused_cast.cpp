@@ -65,7 +65,7 @@ CastRow read_row(const TensorView& out_fp8, const TensorView& out_sf, const Plac
   for (int64_t c = 0; c < kChannels; c += kGroup) {
     const int64_t group = at.group(c);
     const int32_t word = out_sf.data_as<int32_t>()[scale0 + group / 4 * out_sf.stride(2)];
-    row.bytes[c / kGroup] = static_cast<uint32_t>(word) >> (8 * (group % 4)) & 255;
+    row.bytes[c / kGroup] = static_cast<int>((static_cast<uint32_t>(word) >> (8 * (group % 4))) & 255);
   }
   return row;
 }
@@ -166,7 +166,7 @@ Comparison compare_fused(const TensorView& out_fp8, const TensorView& out_sf, co
       const std::span<const double> values(oracle.out.data() + at * kChannels, kChannels);
       const std::span<const double> rounded_values(rounded.out.data() + at * kChannels, kChannels);
       if (!compare_nan(row, values, who, found)) continue;
-      const double bound = row_bound(values, rounded_values, OutputType::kFP32);
+      const double bound = row_bound(values, rounded_values, kAttentionOutput);
       if (!std::isfinite(bound)) {
         found.note_wrong([&] { return who + ": the formula leaves the range of fp32"; });
         continue;

@@ -21,9 +21,9 @@ struct FusedCast {
 FusedCast fused_cast(const AttentionResult& result, int64_t n_groups);
 
 /// Compares a kernel's out_fp8 and out_sf with the oracle: dequantised values within the attention's bound
-/// (that of fp32, as nothing is rounded before the cast) plus one code; exponent bytes equal but where the
-/// largest magnitude is within that bound of a step; NaN where the oracle has it, as 0x7F; lonely rows exact.
-/// Of a row with a NaN the places of NaN alone are compared.
+/// (see kAttentionOutput) plus one code; exponent bytes equal but where the largest magnitude is within that
+/// bound of a step; NaN where the oracle has it, as 0x7F; lonely rows exact. Of a row with a NaN the places
+/// of NaN alone are compared.
 Comparison compare_fused(const TensorView& out_fp8, const TensorView& out_sf, const AttentionResult& oracle,
                          const AttentionResult& rounded, int64_t n_groups);
 

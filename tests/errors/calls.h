@@ -15,7 +15,8 @@
 
 namespace tilewise::errors {
 
-/// The buffers of a call. Each has room behind it, so that views which a test stretches stay inside.
+/// The buffers of a call. Each has room behind it, for views that a test stretches or that another tensor's
+/// shape makes larger.
 class Memory {
  public:
   TensorView input(DType type, std::initializer_list<int64_t> shape) { return block(type, shape, false); }
@@ -24,13 +25,14 @@ class Memory {
   bool outputs_untouched() const {
     return std::all_of(blocks_.begin(), blocks_.end(), [](const Block& block) {
       const unsigned char* bytes = block.data.get();
-      return !block.output || std::all_of(bytes, bytes + block.bytes, [](unsigned char b) { return b == kFill; });
+      return !block.output ||
+             std::all_of(bytes, bytes + block.bytes, [](unsigned char b) { return b == kFill; });
     });
   }
 
  private:
   static constexpr unsigned char kFill = 0xA5;
-  static constexpr size_t kRoom = 1 << 16;
+  static constexpr size_t kRoom = 1 << 17;
 
   struct Free {
     void operator()(unsigned char* p) const { std::free(p); }
@@ -55,18 +57,18 @@ class Memory {
 };
 
 enum class Strides {
-  kRows,        // last dimension contiguous; small matrices: the others whole 16 bytes
+  kRows,  // last dimension contiguous; small matrices: the others whole 16 bytes
   kContiguous,
-  kPages,       // contiguous inside a page, block stride free
-  kOwn,         // tested by the operator's own rows
+  kPages,  // contiguous inside a page, block stride free
+  kOwn,    // tested by the operator's own rows
 };
 
 /// What the contract says of one tensor argument; listed in the order in which the operator looks at them.
 template <class Args>
 struct Argument {
   const char* name;
-  TensorView Args::*view;
-  std::string expected;           // type and shape, as in the error text
+  TensorView Args::* view;
+  std::string expected;  // type and shape, as in the error text
   Strides strides = Strides::kRows;
   bool output = false;
   const char* missing = "given";  // the text when it is left out; nullptr: it may be
@@ -135,8 +137,8 @@ inline TensorView pages_of(Memory& m, Record record, int64_t d) {
 }
 
 /// Both caches, every option. The extra record must go with the main one.
-inline Call<SparseDecodeArgs> sparse_decode_call(Record main = Record::kV41Fp8, Record extra = Record::kV41Fp4,
-                                                 int64_t d = 512) {
+inline Call<SparseDecodeArgs> sparse_decode_call(Record main = Record::kV41Fp8,
+                                                 Record extra = Record::kV41Fp4, int64_t d = 512) {
   Call<SparseDecodeArgs> call{"sparse_decode"};
   Memory& m = call.memory;
   SparseDecodeArgs& a = call.args;
@@ -158,7 +160,8 @@ inline Call<SparseDecodeArgs> sparse_decode_call(Record main = Record::kV41Fp8, 
       {"kv_cache", &A::kv_cache, bytes_expected(main, d), Strides::kPages},
       {"indices", &A::indices, "int32 [2, 3, topk]"},
       {"topk_length", &A::topk_length, "int32 [2]", Strides::kRows, false, nullptr},
-      {"extra_cache", &A::extra_cache, bytes_expected(extra, d), Strides::kPages, false, "given with extra_indices"},
+      {"extra_cache", &A::extra_cache, bytes_expected(extra, d), Strides::kPages, false,
+       "given with extra_indices"},
       {"extra_indices", &A::extra_indices, "int32 [2, 3, extra_topk]", Strides::kRows, false,
        "given with extra_cache"},
       {"extra_topk_length", &A::extra_topk_length, "int32 [2]", Strides::kRows, false, nullptr},
@@ -237,7 +240,8 @@ void append(std::vector<Argument<A>>& to, std::vector<Argument<A>> more) {
 }
 
 /// The token dimension of out_sf is contiguous.
-inline TensorView sf_view(const TensorView& memory, int64_t s_q, int64_t groups, int64_t columns, int64_t pitch) {
+inline TensorView sf_view(const TensorView& memory, int64_t s_q, int64_t groups, int64_t columns,
+                          int64_t pitch) {
   const int64_t shape[] = {s_q, groups, columns};
   const int64_t strides[] = {1, columns * pitch, pitch};
   return {memory.data(), DType::kInt32, shape, strides};
@@ -251,7 +255,8 @@ inline void fill_outputs(Memory& m, FusedOutputs& a) {
 template <class A>
 std::vector<Argument<A>> output_arguments() {
   return {
-      {"out_fp8", &A::out_fp8, "float8_e4m3fn [3, 2, 1024]", Strides::kContiguous, kOutput, "given with out_sf"},
+      {"out_fp8", &A::out_fp8, "float8_e4m3fn [3, 2, 1024]", Strides::kContiguous, kOutput,
+       "given with out_sf"},
       {"out_sf", &A::out_sf, "int32 [3, 2, 8]", Strides::kOwn, kOutput, "given with out_fp8"},
       {"out_bf16", &A::out_bf16, "bfloat16 [3, 4, 512]", Strides::kRows, kOutput, nullptr},
       {"lse", &A::lse, "float32 [3, 4]", Strides::kRows, kOutput, nullptr},
@@ -295,7 +300,8 @@ std::vector<Argument<A>> cache_arguments() {
       {"topk_length", &A::topk_length, "int32 [3]", Strides::kRows, false, nullptr},
       {"extra_cache", &A::extra_cache, bytes_expected(Record::kV41MainFp4, 512), Strides::kPages, false,
        "given with extra_indices"},
-      {"extra_indices", &A::extra_indices, "int32 [3, extra_topk]", Strides::kRows, false, "given with extra_cache"},
+      {"extra_indices", &A::extra_indices, "int32 [3, extra_topk]", Strides::kRows, false,
+       "given with extra_cache"},
       {"extra_topk_length", &A::extra_topk_length, "int32 [3]", Strides::kRows, false, nullptr},
   };
 }
@@ -330,10 +336,11 @@ inline Call<FusedDecodePartialsArgs> fused_decode_partials_call() {
   using A = FusedDecodePartialsArgs;
   call.arguments = common_arguments<A>();
   append<A>(call.arguments, cache_arguments<A>());
-  append<A>(call.arguments, {
-                                {"o_accum", &A::o_accum, "float32 [2, 3, 4, 512]", Strides::kContiguous, kOutput},
-                                {"lse_accum", &A::lse_accum, "float32 [2, 3, 4]", Strides::kContiguous, kOutput},
-                            });
+  append<A>(call.arguments,
+            {
+                {"o_accum", &A::o_accum, "float32 [2, 3, 4, 512]", Strides::kContiguous, kOutput},
+                {"lse_accum", &A::lse_accum, "float32 [2, 3, 4]", Strides::kContiguous, kOutput},
+            });
   return call;
 }
 
@@ -345,7 +352,8 @@ inline void fill_partials(Memory& m, CombineCommon& a) {
 template <class A>
 std::vector<Argument<A>> partial_arguments(const char* d_v) {
   return {
-      {"out_partials", &A::out_partials, std::string("float32, bfloat16 or float16 [n, s_q, h_q, ") + d_v + "]"},
+      {"out_partials", &A::out_partials,
+       std::string("float32, bfloat16 or float16 [n, s_q, h_q, ") + d_v + "]"},
       {"lse_partials", &A::lse_partials, "float32 [2, 3, 4]"},
       {"attn_sink", &A::attn_sink, "float32 [4]", Strides::kRows, false, nullptr},
   };
@@ -359,10 +367,11 @@ inline Call<CombinePartialsArgs> combine_partials_call() {
   call.args.lse = m.output(DType::kFP32, {3, 4});
   using A = CombinePartialsArgs;
   call.arguments = partial_arguments<A>("d_v");
-  append<A>(call.arguments, {
-                                {"out", &A::out, "bfloat16, float16 or float32 [3, 4, 512]", Strides::kRows, kOutput},
-                                {"lse", &A::lse, "float32 [3, 4]", Strides::kRows, kOutput, nullptr},
-                            });
+  append<A>(call.arguments,
+            {
+                {"out", &A::out, "bfloat16, float16 or float32 [3, 4, 512]", Strides::kRows, kOutput},
+                {"lse", &A::lse, "float32 [3, 4]", Strides::kRows, kOutput, nullptr},
+            });
   return call;
 }
 

@@ -20,7 +20,8 @@ std::vector<Row<A>> common_rows() {
       {"too many tokens",
        [](auto& c) { c.args.out_partials = with_size(with_size(c.args.out_partials, 0, 0), 1, kTooMany); },
        "out_partials must be of s_q 0 to 2147483647, got s_q 2147483648"},
-      {"lse of another type", [](auto& c) { c.args.lse_partials = with_dtype(c.args.lse_partials, DType::kBF16); },
+      {"lse of another type",
+       [](auto& c) { c.args.lse_partials = with_dtype(c.args.lse_partials, DType::kBF16); },
        "lse_partials must be float32 [2, 3, 4], got bfloat16 [2, 3, 4]"},
   };
 }
@@ -37,7 +38,9 @@ TEST(CombineErrors, Plain) {
           {"12 columns", [](auto& c) { c.args.out_partials = with_size(c.args.out_partials, 3, 12); },
            "out_partials must be of d_v a multiple of 8, got d_v 12"},
           {"too many columns",
-           [](auto& c) { c.args.out_partials = with_size(with_size(c.args.out_partials, 0, 0), 3, kTooMany); },
+           [](auto& c) {
+             c.args.out_partials = with_size(with_size(c.args.out_partials, 0, 0), 3, kTooMany);
+           },
            "out_partials must be of d_v 0 to 2147483647, got d_v 2147483648"},
           {"out of another width", [](auto& c) { c.args.out = with_size(c.args.out, 2, 256); },
            "out must be bfloat16, float16 or float32 [3, 4, 512], got bfloat16 [3, 4, 256]"},
@@ -65,7 +68,8 @@ TEST(CombineErrors, Fused) {
   expect_rows<A>(
       combine_partials_fused_call,
       {
-          {"three groups", [](auto& c) { c.args.n_groups = 3; }, "n_groups must be a divisor of h_q 4, got 3"},
+          {"three groups", [](auto& c) { c.args.n_groups = 3; },
+           "n_groups must be a divisor of h_q 4, got 3"},
           {"no group", [](auto& c) { c.args.n_groups = 0; }, "n_groups must be a divisor of h_q 4, got 0"},
           {"half a unit of alignment", [](auto& c) { c.args.out_fp8 = shifted(c.args.out_fp8, 16); },
            "out_fp8 must be memory that starts at a multiple of 32 bytes, got an address 16 bytes past one"},

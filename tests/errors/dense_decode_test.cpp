@@ -42,7 +42,9 @@ TEST(DenseDecodeErrors, Sizes) {
            [](auto& c) { c.args.k_cache = with_size(with_size(c.args.k_cache, 0, 0), 1, kTooMany); },
            "k_cache must be of page 1 to 2147483647, got page 2147483648"},
           {"a huge table",
-           [](auto& c) { c.args.block_table = with_stride(with_size(c.args.block_table, 1, kTooMany), 0, 0); },
+           [](auto& c) {
+             c.args.block_table = with_stride(with_size(c.args.block_table, 1, kTooMany), 0, 0);
+           },
            "block_table must be of max_blocks 0 to 2147483647, got max_blocks 2147483648"},
       });
 }

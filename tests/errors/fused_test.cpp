@@ -16,8 +16,8 @@ std::vector<Row<A>> common_rows() {
   return {
       {"no heads", [](auto& c) { c.args.q = with_size(c.args.q, 1, 0); },
        "q must be of h_q 1 to 128 or a multiple of 64 above, got h_q 0"},
-      {"gaps between heads", [](auto& c) { c.args.q = with_stride(c.args.q, 1, 528); },
-       "q must be contiguous within a token, got stride(1) 528"},
+      {"gaps between heads", [](auto& c) { c.args.q = with_stride(c.args.q, 1, 520); },
+       "q must be contiguous within a token, got stride(1) 520"},
       {"gaps between channels", [](auto& c) { c.args.q = with_stride(c.args.q, 2, 2); },
        "q must be contiguous in its last dimension, got stride(2) 2"},
       {"tokens at half units", [](auto& c) { c.args.q = with_stride(c.args.q, 0, 2052); },
@@ -27,18 +27,23 @@ std::vector<Row<A>> common_rows() {
       {"no positions", [](auto& c) { c.args.cos_sin_cache = with_size(c.args.cos_sin_cache, 0, 0); },
        "cos_sin_cache must be of max_pos 1 to 2147483647, got max_pos 0"},
       {"too many positions",
-       [](auto& c) { c.args.cos_sin_cache = with_stride(with_size(c.args.cos_sin_cache, 0, kTooMany), 0, 0); },
+       [](auto& c) {
+         c.args.cos_sin_cache = with_stride(with_size(c.args.cos_sin_cache, 0, kTooMany), 0, 0);
+       },
        "cos_sin_cache must be of max_pos 1 to 2147483647, got max_pos 2147483648"},
       {"three groups", [](auto& c) { c.args.n_groups = 3; }, "n_groups must be a divisor of h_q 4, got 3"},
       {"no group", [](auto& c) { c.args.n_groups = 0; }, "n_groups must be a divisor of h_q 4, got 0"},
-      {"minus one group", [](auto& c) { c.args.n_groups = -1; }, "n_groups must be a divisor of h_q 4, got -1"},
+      {"minus one group", [](auto& c) { c.args.n_groups = -1; },
+       "n_groups must be a divisor of h_q 4, got -1"},
       {"eight groups", [](auto& c) { c.args.n_groups = 8; }, "n_groups must be a divisor of h_q 4, got 8"},
-      {"infinite scale", [](auto& c) { c.args.softmax_scale = kInfinity; }, "softmax_scale must be finite, got inf"},
+      {"infinite scale", [](auto& c) { c.args.softmax_scale = kInfinity; },
+       "softmax_scale must be finite, got inf"},
       {"negative eps", [](auto& c) { c.args.q_norm_eps = -1e-6f; },
        "q_norm_eps must be finite and at least 0, got -1e-06"},
       {"infinite eps", [](auto& c) { c.args.q_norm_eps = kInfinity; },
        "q_norm_eps must be finite and at least 0, got inf"},
-      {"NaN eps", [](auto& c) { c.args.q_norm_eps = kNaN; }, "q_norm_eps must be finite and at least 0, got nan"},
+      {"NaN eps", [](auto& c) { c.args.q_norm_eps = kNaN; },
+       "q_norm_eps must be finite and at least 0, got nan"},
   };
 }
 
@@ -71,7 +76,8 @@ std::vector<Row<A>> cache_rows() {
        },
        "extra_record must be auto without extra_cache, got v41_main_fp4"},
       {"a head size of 576", [](auto& c) { c.args.record = Record::kV32Fp8; },
-       "record must be auto or a record of head size 512 (v32_nope_fp8, v4_fp8, v41_fp8, v41_fp4, v41_fp8_row, "
+       "record must be auto or a record of head size 512 (v32_nope_fp8, v4_fp8, v41_fp8, v41_fp4, "
+       "v41_fp8_row, "
        "v41_fp4_row, v41_main_fp4 or bf16), got v32_fp8 of head size 576"},
       {"a record that is never the main cache's",
        [](auto& c) {
@@ -88,10 +94,13 @@ std::vector<Row<A>> cache_rows() {
        "extra_record must be a record that goes with v4_fp8 (v4_fp8 or v41_main_fp4), got v41_fp4"},
       {"empty pages", [](auto& c) { c.args.kv_cache = with_size(c.args.kv_cache, 1, 0); },
        "kv_cache must be of page 1 to 2147483647, got page 0"},
-      {"a huge list", [](auto& c) { c.args.indices = with_stride(with_size(c.args.indices, 1, kTooMany), 0, 0); },
+      {"a huge list",
+       [](auto& c) { c.args.indices = with_stride(with_size(c.args.indices, 1, kTooMany), 0, 0); },
        "indices must be of topk 0 to 2147483647, got topk 2147483648"},
       {"a huge extra list",
-       [](auto& c) { c.args.extra_indices = with_stride(with_size(c.args.extra_indices, 1, kTooMany), 0, 0); },
+       [](auto& c) {
+         c.args.extra_indices = with_stride(with_size(c.args.extra_indices, 1, kTooMany), 0, 0);
+       },
        "extra_indices must be of extra_topk 0 to 2147483647, got extra_topk 2147483648"},
   };
 }
@@ -100,8 +109,7 @@ std::vector<Row<A>> cache_rows() {
 template <class A>
 std::vector<Row<A>> output_rows() {
   return {
-      {"no output",
-       [](auto& c) { c.args.out_fp8 = c.args.out_sf = c.args.out_bf16 = {}; },
+      {"no output", [](auto& c) { c.args.out_fp8 = c.args.out_sf = c.args.out_bf16 = {}; },
        "out_fp8 must be given where out_bf16 is not, got nothing"},
       {"half a unit of alignment", [](auto& c) { c.args.out_fp8 = shifted(c.args.out_fp8, 16); },
        "out_fp8 must be memory that starts at a multiple of 32 bytes, got an address 16 bytes past one"},
@@ -123,10 +131,11 @@ TEST(FusedPrefillErrors, All) {
   expect_argument_rows<A>(fused_prefill_call);
   expect_rows<A>(fused_prefill_call, common_rows<A>());
   expect_rows<A>(fused_prefill_call, output_rows<A>());
-  expect_rows<A>(fused_prefill_call,
-                 {{"a huge list",
-                   [](auto& c) { c.args.indices = with_stride(with_size(c.args.indices, 2, kTooMany), 0, 0); },
-                   "indices must be of topk 0 to 2147483647, got topk 2147483648"}});
+  expect_rows<A>(
+      fused_prefill_call,
+      {{"a huge list",
+        [](auto& c) { c.args.indices = with_stride(with_size(c.args.indices, 2, kTooMany), 0, 0); },
+        "indices must be of topk 0 to 2147483647, got topk 2147483648"}});
 }
 
 TEST(FusedDecodeErrors, All) {

@@ -6,7 +6,8 @@ namespace {
 
 constexpr int64_t kTooMany = int64_t{1} << 31;
 const std::string kNamed =
-    "record must be named (v32_fp8, v32_nope_fp8, v4_fp8, v41_fp8, v41_fp4, v41_fp8_row, v41_fp4_row, v41_main_fp4, "
+    "record must be named (v32_fp8, v32_nope_fp8, v4_fp8, v41_fp8, v41_fp4, v41_fp8_row, v41_fp4_row, "
+    "v41_main_fp4, "
     "v32_nvfp4 or bf16), got ";
 
 std::string bytes_text(Record record, int64_t d) { return std::to_string(record_bytes(record, d)); }
@@ -76,7 +77,8 @@ TEST(AppendKvErrors, All) {
       append_kv_call,
       {
           {"a record of another head size", [](auto& c) { c.args.record = Record::kV41Fp8; },
-           "record must be auto or a record of head size 576 (v32_fp8, v32_nvfp4 or bf16), got v41_fp8 of head size "
+           "record must be auto or a record of head size 576 (v32_fp8, v32_nvfp4 or bf16), got v41_fp8 of "
+           "head size "
            "512"},
           {"no record", [](auto& c) { c.args.record = static_cast<Record>(10); },
            "record must be auto or a record of head size 576 (v32_fp8, v32_nvfp4 or bf16), got record id 10"},
@@ -87,8 +89,10 @@ TEST(AppendKvErrors, All) {
              c.args.record = Record::kAuto;
              c.args.kv_cache = with_size(c.args.kv_cache, 3, 336);
            },
-           "kv_cache must be uint8, int8 or float8_e4m3fn [num_blocks, page, 1, bytes] of a record for head size 576 "
-           "(v32_fp8 " + bytes_text(Record::kV32Fp8, 576) + ", v32_nvfp4 " + bytes_text(Record::kV32Nvfp4, 576) +
+           "kv_cache must be uint8, int8 or float8_e4m3fn [num_blocks, page, 1, bytes] of a record for head "
+           "size 576 "
+           "(v32_fp8 " +
+               bytes_text(Record::kV32Fp8, 576) + ", v32_nvfp4 " + bytes_text(Record::kV32Nvfp4, 576) +
                ") or bfloat16 [num_blocks, page, 1, 576], got uint8 [3, 4, 1, 336]"},
           {"no cache, no record",
            [](auto& c) {

@@ -13,7 +13,8 @@ TEST(PermuteQBProjErrors, All) {
       permute_q_b_proj_call,
       {
           {"no heads", [](auto& c) { c.args.h_q = 0; }, "h_q must be 1 to 2147483647, got 0"},
-          {"too many heads", [](auto& c) { c.args.h_q = kTooMany; }, "h_q must be 1 to 2147483647, got 2147483648"},
+          {"too many heads", [](auto& c) { c.args.h_q = kTooMany; },
+           "h_q must be 1 to 2147483647, got 2147483648"},
           {"d_q 0", [](auto& c) { c.args.d_q = 0; }, "d_q must be a positive multiple of 16, got 0"},
           {"d_q 24", [](auto& c) { c.args.d_q = 24; }, "d_q must be a positive multiple of 16, got 24"},
           {"d_q -16", [](auto& c) { c.args.d_q = -16; }, "d_q must be a positive multiple of 16, got -16"},
@@ -34,7 +35,8 @@ TEST(PermuteQBProjErrors, All) {
            "scales must be column-major, of strides (1, at least 96), got strides [1, 95]"},
           {"row-major result", [](auto& c) { c.args.scales_out = c.memory.output(DType::kInt32, {96, 2}); },
            "scales_out must be column-major, of strides (1, at least 96), got strides [2, 1]"},
-          {"result columns in one another", [](auto& c) { c.args.scales_out = with_stride(c.args.scales_out, 1, 95); },
+          {"result columns in one another",
+           [](auto& c) { c.args.scales_out = with_stride(c.args.scales_out, 1, 95); },
            "scales_out must be column-major, of strides (1, at least 96), got strides [1, 95]"},
           {"a result of another granularity",
            [](auto& c) { c.args.scales_out = column_major(c.memory.output(DType::kInt32, {8, 97}), 96, 8); },
@@ -45,21 +47,22 @@ TEST(PermuteQBProjErrors, All) {
 TEST(PermuteWvProjErrors, All) {
   using A = PermuteWvProjArgs;
   expect_argument_rows<A>(permute_wv_proj_call);
-  expect_rows<A>(
-      permute_wv_proj_call,
-      {
-          {"no head in a group", [](auto& c) { c.args.group_size = 0; }, "group_size must be 1 to 2147483647, got 0"},
-          {"too many heads", [](auto& c) { c.args.group_size = kTooMany; },
-           "group_size must be 1 to 2147483647, got 2147483648"},
-          {"another size", [](auto& c) { c.args.group_size = 2; },
-           "weight must be float8_e4m3fn [groups, n, 1024], got float8_e4m3fn [2, 5, 1536]"},
-          {"d_o 128", [](auto& c) { c.args.d_o = 128; }, "d_o must be 512, got 128"},
-          {"too many groups",
-           [](auto& c) { c.args.weight = with_size(with_size(c.args.weight, 1, 0), 0, kTooMany); },
-           "weight must be of groups 0 to 2147483647, got groups 2147483648"},
-          {"too many rows", [](auto& c) { c.args.weight = with_size(with_size(c.args.weight, 0, 0), 1, kTooMany); },
-           "weight must be of n 0 to 2147483647, got n 2147483648"},
-      });
+  expect_rows<A>(permute_wv_proj_call,
+                 {
+                     {"no head in a group", [](auto& c) { c.args.group_size = 0; },
+                      "group_size must be 1 to 2147483647, got 0"},
+                     {"too many heads", [](auto& c) { c.args.group_size = kTooMany; },
+                      "group_size must be 1 to 2147483647, got 2147483648"},
+                     {"another size", [](auto& c) { c.args.group_size = 2; },
+                      "weight must be float8_e4m3fn [groups, n, 1024], got float8_e4m3fn [2, 5, 1536]"},
+                     {"d_o 128", [](auto& c) { c.args.d_o = 128; }, "d_o must be 512, got 128"},
+                     {"too many groups",
+                      [](auto& c) { c.args.weight = with_size(with_size(c.args.weight, 1, 0), 0, kTooMany); },
+                      "weight must be of groups 0 to 2147483647, got groups 2147483648"},
+                     {"too many rows",
+                      [](auto& c) { c.args.weight = with_size(with_size(c.args.weight, 0, 0), 1, kTooMany); },
+                      "weight must be of n 0 to 2147483647, got n 2147483648"},
+                 });
 }
 
 }  // namespace

@@ -13,10 +13,13 @@
 
 namespace tilewise::errors {
 
-inline TensorView with(const TensorView& view, DType type, std::vector<int64_t> shape, std::vector<int64_t> strides) {
+inline TensorView with(const TensorView& view, DType type, std::vector<int64_t> shape,
+                       std::vector<int64_t> strides) {
   return {view.data(), type, shape, strides, view.device()};
 }
-inline std::vector<int64_t> shape_of(const TensorView& view) { return {view.shape().begin(), view.shape().end()}; }
+inline std::vector<int64_t> shape_of(const TensorView& view) {
+  return {view.shape().begin(), view.shape().end()};
+}
 inline std::vector<int64_t> strides_of(const TensorView& view) {
   return {view.strides().begin(), view.strides().end()};
 }
@@ -83,7 +86,8 @@ std::string text_of_refusal(Body body) {
 }
 
 template <class Args>
-inline constexpr bool kHasPlan = !std::is_same_v<Args, PermuteQBProjArgs> && !std::is_same_v<Args, PermuteWvProjArgs>;
+inline constexpr bool kHasPlan =
+    !std::is_same_v<Args, PermuteQBProjArgs> && !std::is_same_v<Args, PermuteWvProjArgs>;
 
 template <class Args>
 void judge(const Args& args) {
@@ -99,8 +103,8 @@ void expect_accepted(const Call<Args>& call, const std::string& what = "the unsp
   EXPECT_EQ(text_of_refusal([&] { judge(call.args); }), "nothing was thrown") << what;
 }
 
-/// The spoilt call is refused with "<operator>: <text>" by the check and by every entry point, and no output has
-/// changed. `valid` is the call as it was.
+/// The spoilt call is refused with "<operator>: <text>" by the check and by every entry point, and no output
+/// has changed. `valid` is the call as it was.
 template <class Args>
 void expect_refused(const Call<Args>& valid, const Call<Args>& spoilt, const std::string& text) {
   const std::string expected = std::string(spoilt.op) + ": " + text;
@@ -142,7 +146,8 @@ void expect_rows(Call<Args> (*make)(), const std::vector<Row<Args>>& rows) {
 template <class Args>
 class ArgumentRows {
  public:
-  ArgumentRows(const Call<Args>& call, size_t place) : argument_(call.arguments[place]), view_(call.args.*argument_.view) {
+  ArgumentRows(const Call<Args>& call, size_t place)
+      : argument_(call.arguments[place]), view_(call.args.*argument_.view) {
     add_presence();
     add_type_and_shape();
     add_memory();
@@ -159,7 +164,8 @@ class ArgumentRows {
                      std::string(argument_.name) + " must be " + text});
   }
 
-  /// The view in another call's buffer. Buffers begin at multiples of 64 bytes, so that a shift by less shows.
+  /// The view in another call's buffer. Buffers begin at multiples of 64 bytes, so that a shift by less
+  /// shows.
   static TensorView moved(const TensorView& view, const TensorView& target) {
     if (!view || view.data() == nullptr) return view;
     const auto past = reinterpret_cast<uintptr_t>(view.data()) % 64;
@@ -250,8 +256,8 @@ class ArgumentRows {
         "of blocks at strides of whole 16 bytes, got stride(0) of " + std::to_string(page + 8) + " bytes");
     for (int64_t stride : {page - 16, int64_t{0}, -page}) {
       add("blocks in one another", with_stride(view_, 0, stride / bytes),
-          "of blocks at least " + std::to_string(page) + " bytes apart, got stride(0) of " + std::to_string(stride) +
-              " bytes");
+          "of blocks at least " + std::to_string(page) + " bytes apart, got stride(0) of " +
+              std::to_string(stride) + " bytes");
     }
   }
 

@@ -12,7 +12,9 @@ constexpr int64_t kTooMany = int64_t{1} << 31;
 std::string bytes_text(Record record, int64_t d) { return std::to_string(record_bytes(record, d)); }
 
 // A record with its size, as the texts list it.
-std::string sized(Record record, int64_t d) { return std::string(record_name(record)) + " " + bytes_text(record, d); }
+std::string sized(Record record, int64_t d) {
+  return std::string(record_name(record)) + " " + bytes_text(record, d);
+}
 
 Call<Args> main_alone(Record record, int64_t d) {
   Call<Args> call = sparse_decode_call(record, record, d);
@@ -58,7 +60,8 @@ TEST(SparseDecodeErrors, Sizes) {
            "indices must be of topk 0 to 2147483647, got topk 2147483648"},
           {"a huge extra list",
            [](auto& c) {
-             c.args.extra_indices = with_stride(with_stride(with_size(c.args.extra_indices, 2, kTooMany), 0, 0), 1, 0);
+             c.args.extra_indices =
+                 with_stride(with_stride(with_size(c.args.extra_indices, 2, kTooMany), 0, 0), 1, 0);
            },
            "extra_indices must be of extra_topk 0 to 2147483647, got extra_topk 2147483648"},
           {"empty pages", [](auto& c) { c.args.kv_cache = with_size(c.args.kv_cache, 1, 0); },
@@ -91,7 +94,8 @@ TEST(SparseDecodeErrors, RecordsThatAreNotFound) {
                                 sized(Record::kV41Fp4, 512) + ", " + sized(Record::kV41MainFp4, 512);
   const std::string known_576 = sized(Record::kV32Fp8, 576) + ", " + sized(Record::kV32Nvfp4, 576);
   const auto text = [](const std::string& name, int d, const std::string& known, const std::string& got) {
-    return name + " must be uint8, int8 or float8_e4m3fn [num_blocks, page, 1, bytes] of a record for head size " +
+    return name +
+           " must be uint8, int8 or float8_e4m3fn [num_blocks, page, 1, bytes] of a record for head size " +
            std::to_string(d) + " (" + known + ") or bfloat16 [num_blocks, page, 1, " + std::to_string(d) +
            "], got " + got;
   };
@@ -143,23 +147,25 @@ TEST(SparseDecodeErrors, NamedRecords) {
                         {"a negative id", [](auto& c) { c.args.extra_record = static_cast<Record>(-2); },
                          "extra_record must be " + of_512 + "record id -2"},
                     });
-  expect_rows<Args>(v32_call,
-                    {
-                        {"another head size", [](auto& c) { c.args.record = Record::kV41Fp8; },
-                         "record must be " + of_576 + "v41_fp8 of head size 512"},
-                        {"an extra one's", [](auto& c) { c.args.extra_record = Record::kV4Fp8; },
-                         "extra_record must be " + of_576 + "v4_fp8 of head size 512"},
-                        {"bytes as bf16", [](auto& c) { c.args.record = Record::kBf16; },
-                         "kv_cache must be bfloat16 [num_blocks, page, 1, 576] for record bf16, got uint8 [3, 4, 1, " +
-                             bytes_text(Record::kV32Fp8, 576) + "]"},
-                    });
+  expect_rows<Args>(
+      v32_call,
+      {
+          {"another head size", [](auto& c) { c.args.record = Record::kV41Fp8; },
+           "record must be " + of_576 + "v41_fp8 of head size 512"},
+          {"an extra one's", [](auto& c) { c.args.extra_record = Record::kV4Fp8; },
+           "extra_record must be " + of_576 + "v4_fp8 of head size 512"},
+          {"bytes as bf16", [](auto& c) { c.args.record = Record::kBf16; },
+           "kv_cache must be bfloat16 [num_blocks, page, 1, 576] for record bf16, got uint8 [3, 4, 1, " +
+               bytes_text(Record::kV32Fp8, 576) + "]"},
+      });
   expect_rows<Args>(bf16_call, {{"bf16 as bytes", [](auto& c) { c.args.record = Record::kV32Fp8; },
                                  "kv_cache must be " + bytes_expected(Record::kV32Fp8, 576) +
                                      ", got bfloat16 [3, 4, 1, 576]"}});
 }
 
 TEST(SparseDecodeErrors, MainCacheRecords) {
-  const std::string main_512 = "a record for a main cache (v32_nope_fp8, v4_fp8, v41_fp8, v41_fp8_row or bf16), got ";
+  const std::string main_512 =
+      "a record for a main cache (v32_nope_fp8, v4_fp8, v41_fp8, v41_fp8_row or bf16), got ";
   for (Record record : {Record::kV41Fp4, Record::kV41Fp4Row, Record::kV41MainFp4}) {
     SCOPED_TRACE(record_name(record));
     Call<Args> call = main_alone(record, 512);
@@ -192,8 +198,8 @@ bool is_pair(Record main, Record extra) {
 TEST(SparseDecodeErrors, Pairs) {
   int accepted = 0;
   int refused = 0;
-  for (Record main : {Record::kV32Fp8, Record::kV32NopeFp8, Record::kV4Fp8, Record::kV41Fp8, Record::kV41Fp8Row,
-                      Record::kV32Nvfp4, Record::kBf16}) {
+  for (Record main : {Record::kV32Fp8, Record::kV32NopeFp8, Record::kV4Fp8, Record::kV41Fp8,
+                      Record::kV41Fp8Row, Record::kV32Nvfp4, Record::kBf16}) {
     const int64_t d = record_dim(main) == 0 ? 512 : record_dim(main);
     for (Record extra : all_records()) {
       if (record_bytes(extra, d) == 0) continue;
@@ -230,8 +236,8 @@ TEST(SparseDecodeErrors, OddPagesNeedPadding) {
   Call<Args> call = odd();
   const int64_t page = call.args.kv_cache.stride(0);
   expect_refused(without_extra(), call,
-                 "kv_cache must be of blocks at strides of whole 16 bytes, got stride(0) of " + std::to_string(page) +
-                     " bytes");
+                 "kv_cache must be of blocks at strides of whole 16 bytes, got stride(0) of " +
+                     std::to_string(page) + " bytes");
   call.args.kv_cache = with_stride(call.args.kv_cache, 0, page + 8);
   expect_accepted(call, "padded blocks");
   call.args.kv_cache = with_size(with_stride(call.args.kv_cache, 0, 1), 0, 1);

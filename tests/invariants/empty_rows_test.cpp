@@ -178,7 +178,8 @@ TEST_P(EmptyRows, NothingToSelectFrom) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, EmptyRows, ::testing::ValuesIn(ops_where([](Op op) { return !cases::is_kv_move(op); })),
+INSTANTIATE_TEST_SUITE_P(All, EmptyRows,
+                         ::testing::ValuesIn(ops_where([](Op op) { return !cases::is_kv_move(op); })),
                          operator_name);
 
 class NoRows : public OfOperator {};

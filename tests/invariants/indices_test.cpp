@@ -67,7 +67,8 @@ void change_entries(const TensorView& view, const Change& change) {
 }
 
 std::vector<int64_t> invalid_values(int64_t valid, DType type) {
-  std::vector<int64_t> values = {-1, -2, kLowest, kHighest, valid, valid + 1, kLowest + 1, kHighest - 1, 2 * valid + 7};
+  std::vector<int64_t> values = {-1,        -2,          kLowest,      kHighest,     valid,
+                                 valid + 1, kLowest + 1, kHighest - 1, 2 * valid + 7};
   // Values whose low 32 bits would be a row.
   if (type == DType::kInt64) {
     for (const int64_t high : {int64_t{1} << 32, -(int64_t{1} << 32), std::numeric_limits<int64_t>::min()}) {

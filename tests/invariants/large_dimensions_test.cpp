@@ -1,5 +1,5 @@
-// Invariant 6: dimensions past 65,536 work or are refused. Every query has one key, so that its output must be that
-// key's values, exactly.
+// Invariant 6: dimensions past 65,536 work or are refused. Every query has one key, so that its output must
+// be that key's values, exactly.
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -65,7 +65,9 @@ std::vector<uint8_t> values_of(const CacheView& cache, int64_t slot, DType type)
 // Row r of the output, in the order of its elements, belongs to token r / h_q.
 void expect_values_of_keys(const CaseData& data) {
   const CacheView cache = cache_view(data, cache_of(data));
-  const TensorView out = data.view(data.has("out_bf16") ? "out_bf16" : data.has("o_accum") ? "o_accum" : "out");
+  const TensorView out = data.view(data.has("out_bf16")  ? "out_bf16"
+                                   : data.has("o_accum") ? "o_accum"
+                                                         : "out");
   std::vector<std::vector<uint8_t>> rows;
   for (int64_t slot = 0; slot < kRows; ++slot) rows.push_back(values_of(cache, slot, out.dtype()));
   const size_t bytes = rows[0].size();
@@ -137,7 +139,8 @@ TEST_P(LargeDimensions, RowsOfTheCache) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(All, LargeDimensions, ::testing::ValuesIn(ops_where(cases::is_attention)), operator_name);
+INSTANTIATE_TEST_SUITE_P(All, LargeDimensions, ::testing::ValuesIn(ops_where(cases::is_attention)),
+                         operator_name);
 
 TEST(LargeBatches, AreWalked) {
   for (const Op op : {Op::kDenseDecode, Op::kSparseDecode}) {
@@ -154,14 +157,15 @@ TEST(LargeMerges, OfManyPartialsTokensAndHeads) {
   c.d_qk = 8;
   c.dtype = DType::kFP32;
   c.out_dtype = DType::kFP32;
-  for (int64_t Case::*dimension : {&Case::num_splits, &Case::s_q, &Case::h_q}) {
+  for (int64_t Case::* dimension : {&Case::num_splits, &Case::s_q, &Case::h_q}) {
     Case large = c;
     large.*dimension = dimension == &Case::h_q ? many_heads() : many();
     SCOPED_TRACE(name(large));
     CaseData data = cases::make(large);
     const TensorView lse = data.view("lse_partials");
     const int64_t rows = large.s_q * large.h_q;
-    for (int64_t i = 0; i < lse.numel(); ++i) lse.data_as<float>()[i] = i < lse.numel() - rows ? -HUGE_VALF : 2.5f;
+    for (int64_t i = 0; i < lse.numel(); ++i)
+      lse.data_as<float>()[i] = i < lse.numel() - rows ? -HUGE_VALF : 2.5f;
     const TensorView parts = data.view("out_partials");
     const auto* last = parts.data_as<uint8_t>() + (parts.numel() - rows * c.d_qk) * 4;
     const std::vector<uint8_t> expected(last, last + rows * c.d_qk * 4);
@@ -216,8 +220,9 @@ TEST(TooLargeDimensions, AreRefusedByName) {
       cases::plan_case(data.args(), Device::cpu());
       ADD_FAILURE() << "was planned";
     } catch (const InvalidArgument& error) {
-      EXPECT_THAT(error.what(), ::testing::AllOf(::testing::StartsWith(op_name(op)), ::testing::HasSubstr("q must be"),
-                                                 ::testing::HasSubstr("2147483648")));
+      EXPECT_THAT(error.what(),
+                  ::testing::AllOf(::testing::StartsWith(op_name(op)), ::testing::HasSubstr("q must be"),
+                                   ::testing::HasSubstr("2147483648")));
     }
   }
 }

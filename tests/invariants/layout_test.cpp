@@ -1,9 +1,10 @@
-// Invariant 8: where tensors lie changes no bit, and a cache of the wrong width is refused by name. (That every kernel
-// reads the hand-made golden pages is below, too.)
+// Invariant 8: every kernel reads the pages written by hand, where tensors lie changes no bit, and a cache of
+// the wrong width is refused by name.
 #include <string>
 #include <vector>
 
 #include "cases/data.h"
+#include "tests/format/golden_pages.h"
 #include "tests/support/every_kernel.h"
 #include "tests/support/small_cases.h"
 #include "tests/support/tokens.h"
@@ -30,7 +31,8 @@ TEST_P(Layouts, StridedAndContiguousTensorsGiveEqualBits) {
       const Operand& from = contiguous.operand(o.name);
       gaps += o.view.is_contiguous() ? 0 : 1;
       write_contents(o.view, cases::contents(from.view));
-      if (o.role == Role::kInOut) o.memory.whole([&](uint8_t* p) { o.initial.assign(p, p + o.initial.size()); });
+      if (o.role == Role::kInOut)
+        o.memory.whole([&](uint8_t* p) { o.initial.assign(p, p + o.initial.size()); });
     }
     EXPECT_GT(gaps, 0);
     for_every_kernel(contiguous.args(), [&](const std::string& kernel) {
@@ -64,19 +66,43 @@ TEST_P(CacheWidths, OthersThanTheRecordsAreRefusedByName) {
           cases::plan_case(data.args(), Device::cpu());
           ADD_FAILURE() << "was planned";
         } catch (const InvalidArgument& error) {
-          EXPECT_THAT(error.what(),
-                      ::testing::AllOf(::testing::StartsWith(op_name(c.op) + std::string(": ") + cache + " must be"),
-                                       ::testing::HasSubstr(record_name(record)),
-                                       ::testing::HasSubstr(to_string(data.view(cache)))));
+          EXPECT_THAT(error.what(), ::testing::AllOf(::testing::StartsWith(op_name(c.op) + std::string(": ") +
+                                                                           cache + " must be"),
+                                                     ::testing::HasSubstr(record_name(record)),
+                                                     ::testing::HasSubstr(to_string(data.view(cache)))));
         }
       }
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CacheWidths,
-                         ::testing::ValuesIn(ops_where(cases::has_cache_records)),
+INSTANTIATE_TEST_SUITE_P(All, CacheWidths, ::testing::ValuesIn(ops_where(cases::has_cache_records)),
                          operator_name);
+
+TEST(GoldenPages, AreReadByEveryKernel) {
+  for (golden::Golden& g : golden::all_goldens()) {
+    SCOPED_TRACE(record_name(g.record));
+    const auto d = static_cast<int64_t>(g.tokens[0].columns.size());
+    const bool plain = g.record == Record::kBf16;
+    const int64_t element = plain ? 2 : 1;
+    const auto width = static_cast<int64_t>(g.page.size()) / golden::kPage / element;
+    cases::Buffer page(static_cast<int64_t>(g.page.size()), 0);
+    std::copy(g.page.begin(), g.page.end(), page.data());
+    cases::Buffer x(golden::kPage * d * 2, 0);
+    DequantizeKvArgs args;
+    args.pages = {page.data(), plain ? DType::kBF16 : DType::kUInt8, {1, golden::kPage, 1, width}};
+    args.record = g.record;
+    args.x = {x.data(), DType::kBF16, {golden::kPage, d}};
+    for_every_kernel(args, [&](const std::string& kernel) {
+      fill_elements(args.x, Fill::kRandom);
+      run_kernel(args, kernel);
+      for (const golden::Token& token : g.tokens) {
+        const auto* row = args.x.data_as<uint16_t>() + token.place * d;
+        EXPECT_EQ(std::vector<uint16_t>(row, row + d), token.columns) << "token " << token.place;
+      }
+    });
+  }
+}
 
 }  // namespace
 }  // namespace tilewise::testing

@@ -1,5 +1,5 @@
-// Invariant 5: logits far from 0 and lengths that fit no tile give finite results that agree with the oracle; NaN,
-// infinities and the ends of the scales' ranges mean what the contract says.
+// Invariant 5: logits far from 0 and lengths that fit no tile give finite results that agree with the oracle;
+// NaN, infinities and the ends of the scales' ranges mean what the contract says.
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -79,8 +79,8 @@ TEST_P(NumericRange, EveryLengthUpTo130AtEveryOffset) {
 }
 
 TEST_P(NumericRange, LengthsOf64Modulo128) {
-  const std::vector<int32_t> lengths = smoke() ? std::vector<int32_t>{64, 192, 1088}
-                                               : std::vector<int32_t>{64, 192, 320, 960, 1088, 2112};
+  const std::vector<int32_t> lengths =
+      smoke() ? std::vector<int32_t>{64, 192, 1088} : std::vector<int32_t>{64, 192, 320, 960, 1088, 2112};
   for (const float offset : {-2.45e5f, 200.0f}) {
     CaseData data = make_with_lengths(GetParam(), lengths, offset);
     SCOPED_TRACE(name(data.what()));
@@ -88,7 +88,8 @@ TEST_P(NumericRange, LengthsOf64Modulo128) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, NumericRange, ::testing::ValuesIn(ops_where(cases::is_attention)), operator_name);
+INSTANTIATE_TEST_SUITE_P(All, NumericRange, ::testing::ValuesIn(ops_where(cases::is_attention)),
+                         operator_name);
 
 class MergedRange : public OfOperator {};
 
@@ -114,8 +115,8 @@ uint16_t& element(CaseData& data, const char* cache, int64_t slot, int64_t chann
   return view.data_as<uint16_t>()[slot / page * view.stride(0) + inside + channel];
 }
 
-// A call on plain bf16 rows, 3 tokens, without a sink: token t has the keys 10t .. 10t + 9 and queries that are 1 in
-// channel 0 and in the last one, so that the sign of a score with an infinite key is known.
+// A call on plain bf16 rows, 3 tokens, without a sink: token t has the keys 10t .. 10t + 9 and queries that
+// are 1 in channel 0 and in the last one, so that the sign of a score with an infinite key is known.
 struct PlainCall {
   CaseData data;
   const char* cache;
@@ -192,7 +193,8 @@ TEST_P(SelectedValues, ANanBelongsToThoseWhoSelectIt) {
 TEST_P(SelectedValues, ARowOfNanAloneIsNotLonely) {
   PlainCall call(GetParam());
   for (int64_t slot = 10; slot < 20; ++slot) {
-    for (int64_t channel = 0; channel <= call.last_channel(); ++channel) call.set(slot, channel, std::nanf(""));
+    for (int64_t channel = 0; channel <= call.last_channel(); ++channel)
+      call.set(slot, channel, std::nanf(""));
   }
   const cases::Truth truth = cases::truth_of(call.data);
   for_every_kernel(call.data.args(), [&](const std::string& kernel) {

@@ -84,7 +84,8 @@ TEST_P(StrayAccess, ArraysMayEndOrBeginAtAnUnmappedPage) {
   }
 }
 
-// Puts every output between canaries (-0.0 in floats, which an added zero would change), wider than a token's row.
+// Puts every output between canaries (-0.0 in floats, which an added zero would change), wider than a token's
+// row.
 void surround_outputs(CaseData& data) {
   for (Operand& o : data.operands()) {
     if (o.role == Role::kInput) continue;
@@ -115,11 +116,12 @@ TEST_P(StrayAccess, RowsAroundOutputsKeepTheirCanaries) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, StrayAccess, ::testing::ValuesIn(cases::all_ops().begin(), cases::all_ops().end()),
+INSTANTIATE_TEST_SUITE_P(All, StrayAccess,
+                         ::testing::ValuesIn(cases::all_ops().begin(), cases::all_ops().end()),
                          operator_name);
 
-// The two tests above can only fail if the fence works: arrays that are one row shorter than the call says must not
-// survive it.
+// The two tests above can only fail if the fence works: arrays that are one row shorter than the call says
+// must not survive it.
 class StrayAccessDeathTest : public ::testing::Test {
  protected:
   StrayAccessDeathTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }

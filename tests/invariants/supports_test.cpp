@@ -44,7 +44,8 @@ void expect_kept_promises(CaseData& data) {
   }
 }
 
-// explain(), plan() and the forced kernels all raise the same error, which names `expected`, and write nothing.
+// explain(), plan() and the forced kernels all raise the same error, which names `expected`, and write
+// nothing.
 void expect_refused(CaseData& data, const std::string& expected) {
   const Bits before = data.output_bits();
   std::string text;
@@ -54,10 +55,12 @@ void expect_refused(CaseData& data, const std::string& expected) {
   } catch (const InvalidArgument& error) {
     text = error.what();
   }
-  EXPECT_THAT(text, ::testing::AllOf(::testing::StartsWith(std::string(cases::op_name(data.what().op)) + ": "),
-                                     ::testing::HasSubstr(expected)));
+  EXPECT_THAT(text,
+              ::testing::AllOf(::testing::StartsWith(std::string(cases::op_name(data.what().op)) + ": "),
+                               ::testing::HasSubstr(expected)));
   EXPECT_EQ(refusal_of_plan(data.args(), ""), text);
-  for (const std::string& kernel : kernels_of(Device::cpu())) EXPECT_EQ(refusal_of_plan(data.args(), kernel), text);
+  for (const std::string& kernel : kernels_of(Device::cpu()))
+    EXPECT_EQ(refusal_of_plan(data.args(), kernel), text);
   EXPECT_TRUE(same_bits(before, data.output_bits()));
 }
 
@@ -79,7 +82,8 @@ TEST_P(Supports, HeadCounts) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Supports, ::testing::ValuesIn(ops_where([](Op op) { return !cases::is_kv_move(op); })),
+INSTANTIATE_TEST_SUITE_P(All, Supports,
+                         ::testing::ValuesIn(ops_where([](Op op) { return !cases::is_kv_move(op); })),
                          operator_name);
 
 class SupportsAttention : public OfOperator {};
@@ -107,7 +111,8 @@ TEST_P(SupportsAttention, HeadSizes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, SupportsAttention, ::testing::ValuesIn(ops_where(cases::is_attention)), operator_name);
+INSTANTIATE_TEST_SUITE_P(All, SupportsAttention, ::testing::ValuesIn(ops_where(cases::is_attention)),
+                         operator_name);
 
 class SupportsMoves : public OfOperator {};
 
@@ -132,7 +137,8 @@ TEST_P(SupportsMoves, HeadSizes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, SupportsMoves, ::testing::ValuesIn(ops_where(cases::is_kv_move)), operator_name);
+INSTANTIATE_TEST_SUITE_P(All, SupportsMoves, ::testing::ValuesIn(ops_where(cases::is_kv_move)),
+                         operator_name);
 
 }  // namespace
 }  // namespace tilewise::testing

@@ -29,16 +29,20 @@ constexpr bool passes(int64_t bytes) { return bytes > (int64_t{1} << 32); }
 // Strides that spread a tensor over kWide bytes, along its first dimension that may; its own where none may.
 std::vector<int64_t> wide_strides(const Operand& o) {
   std::vector<int64_t> strides(o.view.strides().begin(), o.view.strides().end());
-  if (o.name == "out_fp8" || o.name == "o_accum" || o.name == "lse_accum" || o.view.numel() == 0) return strides;
+  if (o.name == "out_fp8" || o.name == "o_accum" || o.name == "lse_accum" || o.view.numel() == 0)
+    return strides;
   const int64_t element = size_of(o.view.dtype());
-  const auto stretched = [&](int dim) { return kWide / (o.view.size(dim) - 1) / 64 * 64 / element + 64 / element; };
+  const auto stretched = [&](int dim) {
+    return kWide / (o.view.size(dim) - 1) / 64 * 64 / element + 64 / element;
+  };
   if (o.name == "out_sf") {
     if (o.view.size(2) > 1) strides[2] = stretched(2);
     strides[1] = strides[2] * o.view.size(2);
     return strides;
   }
   for (int dim = 0; dim + 1 < o.view.rank(); ++dim) {
-    const bool inside_page = dim == 1 && (o.name == "kv_cache" || o.name == "extra_cache" || o.name == "pages");
+    const bool inside_page =
+        dim == 1 && (o.name == "kv_cache" || o.name == "extra_cache" || o.name == "pages");
     const bool inside_token = dim == 1 && o.name == "q" && strides[0] == o.view.size(1) * o.view.size(2);
     if (o.view.size(dim) < 2 || inside_page || inside_token) continue;
     strides[static_cast<size_t>(dim)] = stretched(dim);
@@ -107,7 +111,8 @@ std::vector<uint8_t> token_bytes(const CacheView& cache, int64_t slot) {
   return bytes;
 }
 
-// One page of kWide bytes: the tokens of `from` stand in it far apart, and the entries of `lists` follow them.
+// One page of kWide bytes: the tokens of `from` stand in it far apart, and the entries of `lists` follow
+// them.
 struct WidePage {
   std::deque<SparseMemory>& memory;
   int64_t step = 0;

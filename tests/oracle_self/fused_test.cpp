@@ -113,7 +113,8 @@ TEST(OracleFused, UnitVectorsShowWhichChannelsTheRotationBackMixes) {
       expected[static_cast<size_t>(channel)] = 1;
     } else {
       const int64_t even = channel - channel % 2;
-      const float angle = static_cast<float>((even - 448) / 2 + 1) / 40;
+      const int64_t pair = (even - 448) / 2;
+      const float angle = static_cast<float>(pair + 1) / 40;
       expected[static_cast<size_t>(even)] = channel == even ? std::cos(angle) : std::sin(angle);
       expected[static_cast<size_t>(even + 1)] = channel == even ? -std::sin(angle) : std::cos(angle);
     }
@@ -131,12 +132,11 @@ TEST(OracleFused, PositionsClamp) {
 
 TEST(OracleFused, QIsPermuted) {
   Fused f(2, 3, 1);
-  f.q.values[static_cast<size_t>((2 * kDim - 31 * 48) + 5 * 48 + 2 * 16 + 7 - (2 * kDim - 31 * 48))] =
-      bf16(3);
+  f.q.values[5 * 48 + 2 * 16 + 7] = bf16(3);  // head 2, channel 5 * 16 + 7
   f.kv.at({0, 0, 5 * 16 + 7}) = bf16(1);
   EXPECT_THAT(f.run().max_logits, ::testing::ElementsAre(0, 0, 3, 0, 0, 0));
   f.q.values.assign(f.q.values.size(), 0);
-  f.q.values[static_cast<size_t>(3 * kDim + 5 * 48 + 0 * 16 + 7)] = bf16(3);
+  f.q.values[3 * kDim + 5 * 48 + 7] = bf16(3);  // head 0 of the second token
   EXPECT_THAT(f.run().max_logits, ::testing::ElementsAre(0, 0, 0, 3, 0, 0));
 }
 

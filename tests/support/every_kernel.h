@@ -37,7 +37,8 @@ inline void run_kernel(const cases::Args& args, const std::string& kernel, int t
   cases::run_case(plan, args, memory);
 }
 
-/// Calls `body(kernel)` for every kernel that takes the call, and expects every kernel of this machine among them.
+/// Calls `body(kernel)` for every kernel that takes the call, and expects every kernel of this machine among
+/// them.
 template <class Body>
 void for_every_kernel(const cases::Args& args, const Body& body) {
   const Device device = Device::cpu();
@@ -61,12 +62,13 @@ inline Bits bits_of(cases::CaseData& data, const std::string& kernel, int thread
 inline ::testing::AssertionResult same_bits(const Bits& expected, const Bits& actual) {
   if (expected.size() != actual.size()) return ::testing::AssertionFailure() << "another number of outputs";
   for (size_t o = 0; o < expected.size(); ++o) {
-    if (expected[o].size() != actual[o].size()) return ::testing::AssertionFailure() << "outputs of other sizes";
+    if (expected[o].size() != actual[o].size())
+      return ::testing::AssertionFailure() << "outputs of other sizes";
     for (size_t i = 0; i < expected[o].size(); ++i) {
       if (expected[o][i] == actual[o][i]) continue;
-      return ::testing::AssertionFailure() << "output " << o << " differs first at byte " << i << " of "
-                                           << expected[o].size() << ": expected " << int{expected[o][i]} << ", got "
-                                           << int{actual[o][i]};
+      return ::testing::AssertionFailure()
+             << "output " << o << " differs first at byte " << i << " of " << expected[o].size()
+             << ": expected " << int{expected[o][i]} << ", got " << int{actual[o][i]};
     }
   }
   return ::testing::AssertionSuccess();
@@ -76,8 +78,8 @@ inline ::testing::AssertionResult same_bits(const Bits& expected, const Bits& ac
 inline ::testing::AssertionResult agrees(const cases::CaseData& data, const cases::Truth& truth) {
   const reference::Comparison worst = cases::worst(cases::judge(data, truth));
   if (worst.ok) return ::testing::AssertionSuccess();
-  return ::testing::AssertionFailure() << worst.worst_ratio << " times the bound of " << worst.bound_at_worst << " at "
-                                       << worst.where;
+  return ::testing::AssertionFailure()
+         << worst.worst_ratio << " times the bound of " << worst.bound_at_worst << " at " << worst.where;
 }
 
 /// A test that is made for every operator, or for some of them.

@@ -11,9 +11,9 @@
 
 namespace tilewise::testing {
 
-/// `bytes` bytes of which the last lies before an unmapped page or the first behind one. Where the size does not allow
-/// the alignment otherwise, fewer bytes than an alignment lie between them and the page; slack_holds() says whether
-/// those, and the rest of the mapped pages, are untouched.
+/// `bytes` bytes of which the last lies before an unmapped page or the first behind one. Where the size does
+/// not allow the alignment otherwise, fewer bytes than an alignment lie between them and the page;
+/// slack_holds() says whether those, and the rest of the mapped pages, are untouched.
 class GuardedMemory {
  public:
   enum class Guard { kBehind, kBefore };
@@ -65,8 +65,8 @@ class GuardedMemory {
   int64_t whole_ = 0;
 };
 
-/// Address space that costs memory only where it is touched, for strides that no array of a test could have. It reads
-/// as zeros.
+/// Address space that costs memory only where it is touched, for strides that no array of a test could have.
+/// It reads as zeros.
 class SparseMemory {
  public:
   explicit SparseMemory(int64_t bytes) : bytes_(bytes) {

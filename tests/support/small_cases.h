@@ -1,5 +1,5 @@
-// Small calls of every operator for the tests of invariants: each record, pair of records, dtype, mask and kind of
-// sink occurs; what a test wants beside that, it changes.
+// Small calls of every operator for the tests of invariants: each record, pair of records, dtype, mask and
+// kind of sink occurs; what a test wants beside that, it changes.
 #pragma once
 
 #include <utility>
@@ -136,7 +136,7 @@ inline std::vector<cases::Case> small_move_cases(cases::Op op) {
 /// Lists long enough to be cut into several pieces, which threads then share.
 inline std::vector<cases::Case> long_cases(cases::Op op) {
   if (!cases::is_attention(op)) return {};
-  cases::Case c = cases::is_dense(op)                                   ? small_dense_cases()[1]
+  cases::Case c = cases::is_dense(op) ? small_dense_cases()[1]
                   : op == cases::Op::kSparsePrefillFwd || op == cases::Op::kFusedPrefill
                       ? small_prefill_cases(op)[1]
                       : small_decode_cases(op)[1];

@@ -101,8 +101,10 @@ class Spoiler {
     };
     for (int32_t k = 0; k < spec.num_segments; ++k) {
       const formats::Segment& segment = spec.segments[k];
-      if (columns_ != Columns::kAll && (segment.first >= kValueColumns) != (columns_ == Columns::kKeysOnly)) continue;
-      elements(row(segment.plane, segment.offset), formats::segment_bytes(segment), storage_of(segment.element));
+      if (columns_ != Columns::kAll && (segment.first >= kValueColumns) != (columns_ == Columns::kKeysOnly))
+        continue;
+      elements(row(segment.plane, segment.offset), formats::segment_bytes(segment),
+               storage_of(segment.element));
     }
     if (columns_ == Columns::kKeysOnly) return;
     const int32_t scales = formats::num_scales(spec) * formats::scale_bytes(spec.scales.type);
@@ -140,8 +142,8 @@ class Spoiler {
 };
 
 /// Entries of token lists past their lengths, of block tables past the sequences.
-inline void spoil_unread_entries(cases::CaseData& data, Spoiler& spoiler, const char* list, const char* length,
-                                 int64_t keys_of_entry = 1) {
+inline void spoil_unread_entries(cases::CaseData& data, Spoiler& spoiler, const char* list,
+                                 const char* length, int64_t keys_of_entry = 1) {
   if (!data.has(list) || !data.has(length)) return;
   for (const Token t : all_tokens(data.what())) {
     const TensorView entries = of_token(data.what().op, list, data.view(list), t);
@@ -175,7 +177,9 @@ inline void spoil_empty_partials(cases::CaseData& data, Spoiler& spoiler) {
   for (int64_t n = 0; n < lse.size(0); ++n) {
     for (int64_t s = 0; s < lse.size(1); ++s) {
       for (int64_t h = 0; h < lse.size(2); ++h) {
-        const auto at = [&](const TensorView& view) { return narrowed(narrowed(narrowed(view, 0, n), 1, s), 2, h); };
+        const auto at = [&](const TensorView& view) {
+          return narrowed(narrowed(narrowed(view, 0, n), 1, s), 2, h);
+        };
         if (std::isinf(*at(lse).data_as<float>())) spoiler.elements(at(data.view("out_partials")));
       }
     }
@@ -221,8 +225,8 @@ inline void spoil_caches(cases::CaseData& data, Spoiler& spoiler) {
   }
 }
 
-/// All of it: cached rows that nobody selects, padding of all rows, gaps, list entries that are not read, what outputs
-/// hold. Returns the number of bytes that were filled.
+/// All of it: cached rows that nobody selects, padding of all rows, gaps, list entries that are not read,
+/// what outputs hold. Returns the number of bytes that were filled.
 inline int64_t spoil(cases::CaseData& data, Fill fill, Columns columns) {
   Spoiler spoiler(fill, columns);
   const cases::Op op = data.what().op;

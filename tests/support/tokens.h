@@ -30,8 +30,8 @@ inline TokenDims token_dims(cases::Op op, std::string_view name) {
     return {};
   }
   if (is({"o_accum", "lse_accum", "out_partials", "lse_partials"})) return {-1, 1};
-  if (is({"q", "indices", "extra_indices", "token_positions", "topk_length", "extra_topk_length", "out", "out_fp8",
-          "out_sf", "out_bf16", "max_logits", "lse", "lse_indexer"})) {
+  if (is({"q", "indices", "extra_indices", "token_positions", "topk_length", "extra_topk_length", "out",
+          "out_fp8", "out_sf", "out_bf16", "max_logits", "lse", "lse_indexer"})) {
     return {-1, 0};
   }
   return {};
@@ -71,12 +71,14 @@ inline std::vector<Token> all_tokens(const cases::Case& c) {
 inline std::vector<std::vector<uint8_t>> token_bits(const cases::CaseData& data, Token t) {
   std::vector<std::vector<uint8_t>> bits;
   for (const cases::Operand& o : data.operands()) {
-    if (o.role != cases::Role::kInput) bits.push_back(cases::contents(of_token(data.what().op, o.name, o.view, t)));
+    if (o.role != cases::Role::kInput)
+      bits.push_back(cases::contents(of_token(data.what().op, o.name, o.view, t)));
   }
   return bits;
 }
 
-/// Gives an argument new memory without gaps. Data changed so must not be copied: a copy has the old memory's offsets.
+/// Gives an argument new memory without gaps. Data changed so must not be copied: a copy has the old memory's
+/// offsets.
 inline TensorView replace(cases::CaseData& data, std::string_view name, DType type,
                           const std::vector<int64_t>& shape) {
   int64_t count = 1;
@@ -93,8 +95,8 @@ inline TensorView replace(cases::CaseData& data, std::string_view name, DType ty
   return o.view;
 }
 
-/// A call of one token (dense_decode: of one request, for its tokens' masks depend on how many they are), with outputs
-/// of its own.
+/// A call of one token (dense_decode: of one request, for its tokens' masks depend on how many they are),
+/// with outputs of its own.
 inline cases::CaseData alone(const cases::CaseData& whole, Token t) {
   cases::CaseData data = whole;
   const cases::Op op = data.what().op;

@@ -102,9 +102,11 @@ TEST(Footprint, DenseViewsDoNotShareThemselves) {
 TEST(Footprint, ColumnsOfOneLargeBuffer) {
   // Millions of rows side by side: told apart without walking them.
   const auto left = view(0, DType::kBF16, {4, 1000000, 64, 576}, {64 * 1088 * 1000000LL, 64 * 1088, 1088, 1});
-  const auto right = view(2 * 576, DType::kBF16, {4, 1000000, 64, 512}, {64 * 1088 * 1000000LL, 64 * 1088, 1088, 1});
+  const auto right =
+      view(2 * 576, DType::kBF16, {4, 1000000, 64, 512}, {64 * 1088 * 1000000LL, 64 * 1088, 1088, 1});
   EXPECT_FALSE(overlap(footprint(left), footprint(right)));
-  const auto wide = view(2 * 568, DType::kBF16, {4, 1000000, 64, 512}, {64 * 1088 * 1000000LL, 64 * 1088, 1088, 1});
+  const auto wide =
+      view(2 * 568, DType::kBF16, {4, 1000000, 64, 512}, {64 * 1088 * 1000000LL, 64 * 1088, 1088, 1});
   EXPECT_TRUE(overlap(footprint(left), footprint(wide)));
 }
 

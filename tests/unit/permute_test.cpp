@@ -30,7 +30,8 @@ TensorView columns_first(void* data, int64_t rows, int64_t columns, int64_t pitc
 }
 
 void expect_q_b_proj(int64_t h_q, int64_t d_q, int64_t r, int64_t granularity) {
-  SCOPED_TRACE(testing::Message() << h_q << " heads of " << d_q << ", r " << r << ", granularity " << granularity);
+  SCOPED_TRACE(testing::Message() << h_q << " heads of " << d_q << ", r " << r << ", granularity "
+                                  << granularity);
   const int64_t rows = h_q * d_q;
   const int64_t columns = r / granularity / 4;
   const int64_t pitch_in = rows + 3;
@@ -59,7 +60,8 @@ void expect_q_b_proj(int64_t h_q, int64_t d_q, int64_t r, int64_t granularity) {
     for (int64_t h = 0; h < h_q; ++h) {
       for (int64_t lane = 0; lane < 16; ++lane, ++row) {
         const int64_t source = h * d_q + block * 16 + lane;
-        ASSERT_EQ(std::memcmp(weight_out.data() + row * r, weight.data() + source * r, static_cast<size_t>(r)), 0);
+        ASSERT_EQ(
+            std::memcmp(weight_out.data() + row * r, weight.data() + source * r, static_cast<size_t>(r)), 0);
         for (int64_t k = 0; k < columns; ++k) ASSERT_EQ(to[row + k * pitch_out], from[source + k * pitch_in]);
       }
     }

@@ -52,8 +52,10 @@ class ToyKernel final : public Kernel<Toy> {
     ledger.book<double>(1);
     return {ledger.book<float>(shape.n), threads};
   }
-  void run(const ToyProblem& problem, const ToyPlan& plan, int threads, void* workspace, Stream) const override {
-    std::memset(granted<float>(workspace, plan.piece), 0, static_cast<size_t>(problem.shape.n) * sizeof(float));
+  void run(const ToyProblem& problem, const ToyPlan& plan, int threads, void* workspace,
+           Stream) const override {
+    std::memset(granted<float>(workspace, plan.piece), 0,
+                static_cast<size_t>(problem.shape.n) * sizeof(float));
     *problem.ran = name_ + " with " + std::to_string(threads);
   }
 
@@ -116,7 +118,8 @@ TEST(Plan, FirstKernelThatSupportsTheCall) {
   EXPECT_EQ(toy_plan(99).kernel(), "narrow");
   EXPECT_EQ(toy_plan(99).op(), "toy");
   EXPECT_EQ(refusal([] { toy_plan(9); }),
-            "toy: kernel must be one that supports this call, got no kernel that does: wide: needs n >= 100; narrow: "
+            "toy: kernel must be one that supports this call, got no kernel that does: wide: needs n >= 100; "
+            "narrow: "
             "needs n >= 10");
   EXPECT_EQ(refusal([] { make_plan<Toy>({}, {"toy", 9}, two_threads(), {}); }),
             "toy: kernel must be one that supports this call, got no kernel that does");
@@ -126,7 +129,8 @@ TEST(Plan, ForcedByOptions) {
   EXPECT_EQ(toy_plan(200, {.kernel = "narrow"}).kernel(), "narrow");
   EXPECT_EQ(refusal([] { toy_plan(50, {.kernel = "wide"}); }),
             "toy: kernel must be one that supports this call, got wide: needs n >= 100");
-  EXPECT_EQ(refusal([] { toy_plan(50, {.kernel = "other"}); }), "toy: kernel must be wide or narrow, got other");
+  EXPECT_EQ(refusal([] { toy_plan(50, {.kernel = "other"}); }),
+            "toy: kernel must be wide or narrow, got other");
   EXPECT_EQ(refusal([] { make_plan<Toy>({}, {"toy", 9}, two_threads(), {.kernel = "wide"}); }),
             "toy: kernel must be left out, as there is none yet, got wide");
 }
@@ -155,10 +159,12 @@ TEST(Plan, Threads) {
   };
   EXPECT_EQ(ran_with(toy_plan(100, {.kernel = "wide"})), "wide with 2");
   EXPECT_EQ(ran_with(toy_plan(100, {.kernel = "wide", .threads = 7})), "wide with 7");
-  EXPECT_EQ(refusal([] { toy_plan(100, {.kernel = "", .threads = -1}); }), "toy: threads must be at least 0, got -1");
+  EXPECT_EQ(refusal([] { toy_plan(100, {.kernel = "", .threads = -1}); }),
+            "toy: threads must be at least 0, got -1");
   Device none;
   none.threads = 0;
-  EXPECT_EQ(refusal([&] { toy_plan(100, {}, none); }), "toy: device must be of at least 1 thread, got 0 threads");
+  EXPECT_EQ(refusal([&] { toy_plan(100, {}, none); }),
+            "toy: device must be of at least 1 thread, got 0 threads");
   EXPECT_EQ(ran_with(toy_plan(100, {.kernel = "wide", .threads = 4}, none)), "wide with 4");
 }
 
@@ -173,10 +179,12 @@ TEST(Plan, Workspaces) {
   EXPECT_EQ(run_in({room, 511}), "toy: workspace must be of at least 512 bytes, got 511 bytes");
   EXPECT_EQ(run_in({}), "toy: workspace must be of at least 512 bytes, got 0 bytes");
   EXPECT_EQ(run_in({nullptr, 512}), "toy: workspace must be memory, got a null pointer");
-  EXPECT_EQ(run_in({room + 8, 512}),
-            "toy: workspace must be memory that starts at a multiple of 64 bytes, got an address 8 bytes past one");
-  EXPECT_EQ(run_in({room + 1, 512}),
-            "toy: workspace must be memory that starts at a multiple of 64 bytes, got an address 1 byte past one");
+  EXPECT_EQ(
+      run_in({room + 8, 512}),
+      "toy: workspace must be memory that starts at a multiple of 64 bytes, got an address 8 bytes past one");
+  EXPECT_EQ(
+      run_in({room + 1, 512}),
+      "toy: workspace must be memory that starts at a multiple of 64 bytes, got an address 1 byte past one");
   EXPECT_EQ(ran, "") << "nothing ran";
   EXPECT_EQ(run_in({room, 512}), "nothing was thrown");
   EXPECT_EQ(ran, "wide with 2");
@@ -237,8 +245,8 @@ TEST(Plan, OfOtherOptionsIsRefused) {
   const Plan made = plan(first.args, Device::cpu());
   const OwnedWorkspace workspace(made.workspace_bytes());
   EXPECT_EQ(refusal([&] { run(made, second.args, workspace); }),
-            "dense_decode: plan must be one made for the same shapes, types and options, got [" + made.describe() +
-                "]");
+            "dense_decode: plan must be one made for the same shapes, types and options, got [" +
+                made.describe() + "]");
   EXPECT_TRUE(second.memory.outputs_untouched());
 }
 
@@ -276,10 +284,12 @@ TEST(Plan, TensorsOnAGpuFindNoKernelYet) {
   Device device;
   device.id = gpu;
   const std::string text = refusal([&] { plan(call.args, device); });
-  EXPECT_EQ(text.rfind("combine_partials: kernel must be one that supports this call, got no kernel that does: ", 0),
+  EXPECT_EQ(text.rfind(
+                "combine_partials: kernel must be one that supports this call, got no kernel that does: ", 0),
             0u)
       << text;
-  EXPECT_EQ(refusal([&] { combine_partials(call.args); }), "combine_partials: out_partials must be on cpu, got cuda:0");
+  EXPECT_EQ(refusal([&] { combine_partials(call.args); }),
+            "combine_partials: out_partials must be on cpu, got cuda:0");
 }
 
 TEST(Describe, Problems) {
@@ -290,26 +300,33 @@ TEST(Describe, Problems) {
     return whole.substr(from, whole.find("; ", from) - from);
   };
   EXPECT_EQ(text(errors::dense_decode_call()),
-            "b 2, s_q 3, h_q 4, h_kv 2, d 576/512, q bfloat16, keys bfloat16 3x5 max_blocks 2 with lengths, scale 1, "
+            "b 2, s_q 3, h_q 4, h_kv 2, d 576/512, q bfloat16, keys bfloat16 3x5 max_blocks 2 with lengths, "
+            "scale 1, "
             "attn_sink, out bfloat16");
   EXPECT_EQ(text(errors::sparse_decode_call()),
-            "b 2, s_q 3, h_q 4, h_kv 1, d 512/512, q bfloat16, keys v41_fp8 3x4 topk 5 with lengths, extra keys v41_fp4 "
+            "b 2, s_q 3, h_q 4, h_kv 1, d 512/512, q bfloat16, keys v41_fp8 3x4 topk 5 with lengths, extra "
+            "keys v41_fp4 "
             "3x4 topk 7 with lengths, scale 1, attn_sink, out bfloat16");
-  EXPECT_EQ(text(errors::sparse_prefill_call()),
-            "b 1, s_q 3, h_q 4, h_kv 1, d 576/512, q bfloat16, keys bfloat16 6x1 topk 5 with lengths, scale 1, "
-            "sink_bias float32, indexer_topk 2, out bfloat16");
-  EXPECT_EQ(text(errors::fused_prefill_call()),
-            "b 1, s_q 3, h_q 4, h_kv 1, d 512/512, q bfloat16, keys bfloat16 6x1 topk 5 with lengths, scale 1, "
-            "attn_sink, rope of 9 positions, q norm with eps 1e-06, out float8_e4m3fn in 2 groups");
-  EXPECT_EQ(text(errors::fused_decode_partials_call()),
-            "b 1, s_q 3, h_q 4, h_kv 1, d 512/512, q bfloat16, keys v4_fp8 3x4 topk 5 with lengths, extra keys "
-            "v41_main_fp4 3x4 topk 7 with lengths, scale 1, rope of 9 positions, q norm with eps 1e-06, 2 partials");
+  EXPECT_EQ(
+      text(errors::sparse_prefill_call()),
+      "b 1, s_q 3, h_q 4, h_kv 1, d 576/512, q bfloat16, keys bfloat16 6x1 topk 5 with lengths, scale 1, "
+      "sink_bias float32, indexer_topk 2, out bfloat16");
+  EXPECT_EQ(
+      text(errors::fused_prefill_call()),
+      "b 1, s_q 3, h_q 4, h_kv 1, d 512/512, q bfloat16, keys bfloat16 6x1 topk 5 with lengths, scale 1, "
+      "attn_sink, rope of 9 positions, q norm with eps 1e-06, out float8_e4m3fn in 2 groups");
+  EXPECT_EQ(
+      text(errors::fused_decode_partials_call()),
+      "b 1, s_q 3, h_q 4, h_kv 1, d 512/512, q bfloat16, keys v4_fp8 3x4 topk 5 with lengths, extra keys "
+      "v41_main_fp4 3x4 topk 7 with lengths, scale 1, rope of 9 positions, q norm with eps 1e-06, 2 "
+      "partials");
   auto windowed = errors::dense_decode_call();
   windowed.args.causal = true;
   windowed.args.window = {7, 0};
   EXPECT_NE(text(windowed).find(", causal, window (7, 0), attn_sink"), std::string::npos) << text(windowed);
-  EXPECT_EQ(text(errors::combine_partials_fused_call()),
-            "2 partials bfloat16, s_q 3, h_q 4, d_v 512, lse base e, attn_sink, out float8_e4m3fn in 2 groups");
+  EXPECT_EQ(
+      text(errors::combine_partials_fused_call()),
+      "2 partials bfloat16, s_q 3, h_q 4, d_v 512, lse base e, attn_sink, out float8_e4m3fn in 2 groups");
   EXPECT_EQ(text(errors::append_kv_call()), "5 rows of 576, v32_nvfp4 3x4, slots int64");
 }
 
@@ -322,8 +339,9 @@ TEST(Describe, ForwardPlans) {
   EXPECT_EQ(describe(plan), "3 tiles of 16 rows x 256 keys, 4096 B scratch a thread");
   plan.wave_tiles = 2;
   plan.max_segments = 5;
-  EXPECT_EQ(describe(plan),
-            "3 tiles of 16 rows x 256 keys, up to 5 segments a row, 2 tiles at a time, 4096 B scratch a thread");
+  EXPECT_EQ(
+      describe(plan),
+      "3 tiles of 16 rows x 256 keys, up to 5 segments a row, 2 tiles at a time, 4096 B scratch a thread");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What the checks make of valid calls: empty sizes and views of every kind are taken, and the canonical problem has
-// the right pointers and strides.
+// What the checks make of valid calls: empty sizes and views of every kind are taken, and the canonical
+// problem has the right pointers and strides.
 #include <gtest/gtest.h>
 
 #include "ops/checks.h"
@@ -19,7 +19,7 @@ TEST(Problem, DenseDecodeOfViews) {
   Call<DenseDecodeArgs> call = dense_decode_call();
   Memory& m = call.memory;
   DenseDecodeArgs& a = call.args;
-  a.q = strided(m.input(DType::kFP16, {8000, 8}), {2, 3, 4, 576}, {8000, 2400, 584, 1});
+  a.q = strided(m.input(DType::kFP16, {8000, 8}), {2, 3, 4, 576}, {8000, 2400, 592, 1});
   a.k_cache = strided(m.input(DType::kFP16, {8000, 8}), {3, 5, 2, 576}, {6400, 1176, 592, 1});
   a.block_table = strided(m.input(DType::kInt32, {100}), {2, 2}, {7, 1});
   a.cache_seqlens = m.input(DType::kInt32, {2});
@@ -52,7 +52,7 @@ TEST(Problem, DenseDecodeOfViews) {
   EXPECT_EQ(p.q, a.q.data());
   EXPECT_EQ(p.q_stride_b, 8000);
   EXPECT_EQ(p.q_stride_s, 2400);
-  EXPECT_EQ(p.q_stride_h, 584);
+  EXPECT_EQ(p.q_stride_h, 592);
   EXPECT_EQ(p.main.base, a.k_cache.data());
   EXPECT_EQ(p.main.block_stride, 12800);
   EXPECT_EQ(p.main.row_stride, 2352);
@@ -116,8 +116,9 @@ TEST(Problem, SparseDecodeFindsRecords) {
     EXPECT_EQ(p.main.row_stride, record_bytes(record, d));
     EXPECT_EQ(p.extra.block_stride, record_bytes(record, d) * 4);
     call.args.record = call.args.extra_record = Record::kAuto;
-    const Record found =
-        record == Record::kBf16 ? record : infer_record(call.args.kv_cache.size(3), d).value_or(Record::kAuto);
+    const Record found = record == Record::kBf16
+                             ? record
+                             : infer_record(call.args.kv_cache.size(3), d).value_or(Record::kAuto);
     EXPECT_EQ(check(call.args, {}).shape.main.record, found);
     EXPECT_EQ(check(call.args, {}).shape.extra.record, found);
   }
@@ -150,12 +151,12 @@ TEST(Problem, SparseDecodeOfViews) {
 TEST(Problem, SparsePrefill) {
   Call<SparsePrefillFwdArgs> call = sparse_prefill_call();
   SparsePrefillFwdArgs& a = call.args;
-  a.kv = strided(call.memory.input(DType::kBF16, {6000}), {6, 1, 576}, {584, 3, 1});
+  a.kv = strided(call.memory.input(DType::kBF16, {6000}), {6, 1, 576}, {592, 3, 1});
   a.sink_bias = call.memory.input(DType::kFP16, {4});
   const ForwardProblem p = check(a, {});
   EXPECT_EQ(p.shape.main, (CacheShape{true, Record::kBf16, DType::kBF16, 6, 1, 5, true}));
   EXPECT_EQ(p.main.base, a.kv.data());
-  EXPECT_EQ(p.main.block_stride, 1168);
+  EXPECT_EQ(p.main.block_stride, 1184);
   EXPECT_EQ(p.main.index_stride_b, 0);
   EXPECT_EQ(p.main.index_stride_s, 5);
   EXPECT_EQ(p.main.length, a.topk_length.data());
@@ -306,6 +307,32 @@ TEST(Problem, KvMoves) {
   EXPECT_EQ(a.shape.slot_dtype, DType::kInt64);
   EXPECT_EQ(a.slots, append.args.slots.data());
   EXPECT_EQ(a.slot_stride, 1);
+}
+
+TEST(LargeSizes, RowsThatNoIndexReachesAreAllowed) {
+  const int64_t rows = (int64_t{1} << 31) + 10;
+  Call<SparsePrefillFwdArgs> prefill = sparse_prefill_call();
+  prefill.args.kv = strided(prefill.args.kv, {rows, 1, 576}, {0, 0, 1});
+  EXPECT_EQ(check(prefill.args, {}).shape.main.num_blocks, rows);
+  Call<DenseDecodeArgs> decode = dense_decode_call();
+  decode.args.k_cache = strided(decode.args.k_cache, {rows, INT32_MAX, 1, 576}, {0, 0, 0, 1});
+  decode.args.block_table = strided(decode.args.block_table, {2, INT32_MAX}, {0, 1});
+  EXPECT_EQ(check(decode.args, {}).shape.main.page, INT32_MAX);
+}
+
+TEST(LargeSizes, HeadsInMultiplesOf64) {
+  for (int64_t h_q : {1, 5, 127, 128, 192, 256, 65536}) {
+    Call<DenseDecodeArgs> call = dense_decode_call();
+    DenseDecodeArgs& a = call.args;
+    a.q = {a.q.data(), DType::kBF16, {1, 1, h_q, 576}};
+    a.k_cache = strided(a.k_cache, {3, 5, 1, 576}, {5760, 1152, 0, 1});
+    a.block_table = strided(a.block_table, {1, 2}, {2, 1});
+    a.cache_seqlens = strided(a.cache_seqlens, {1}, {1});
+    a.attn_sink = {};
+    a.out = TensorView(reinterpret_cast<void*>(64), DType::kBF16, {1, 1, h_q, 512});
+    a.lse = {};
+    EXPECT_EQ(check(a, {}).shape.h_q, h_q);
+  }
 }
 
 /// A view without elements and without memory.

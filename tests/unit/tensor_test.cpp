@@ -86,22 +86,28 @@ TEST(TensorView, Refusals) {
             "TensorView: shape must be of sizes of at least 0, got [2, -1]");
   EXPECT_EQ(refusal([] { TensorView(nullptr, DType::kBF16, {0, -1}); }),
             "TensorView: shape must be of sizes of at least 0, got [0, -1]");
-  EXPECT_EQ(refusal([&] { TensorView(nullptr, DType::kBF16, {2, huge}); }),
-            "TensorView: shape must be of less than 2^63 bytes, got bfloat16 [2, 4611686018427387904] with strides "
-            "[4611686018427387904, 1]");
-  EXPECT_EQ(refusal([&] { TensorView(nullptr, DType::kUInt8, {3, huge}); }),
-            "TensorView: shape must be of less than 2^63 bytes, got uint8 [3, 4611686018427387904] with strides "
-            "[4611686018427387904, 1]");
+  EXPECT_EQ(
+      refusal([&] { TensorView(nullptr, DType::kBF16, {2, huge}); }),
+      "TensorView: shape must be of less than 2^63 bytes, got bfloat16 [2, 4611686018427387904] with strides "
+      "[4611686018427387904, 1]");
+  EXPECT_EQ(
+      refusal([&] { TensorView(nullptr, DType::kUInt8, {3, huge}); }),
+      "TensorView: shape must be of less than 2^63 bytes, got uint8 [3, 4611686018427387904] with strides "
+      "[4611686018427387904, 1]");
   // One byte each, but spread too far.
-  EXPECT_EQ(refusal([&] { TensorView(nullptr, DType::kUInt8, Sizes{4}, Sizes{huge}); }),
-            "TensorView: shape must be of less than 2^63 bytes, got uint8 [4] with strides [4611686018427387904]");
-  EXPECT_EQ(refusal([&] { TensorView(nullptr, DType::kUInt8, Sizes{2}, Sizes{INT64_MIN}); }),
-            "TensorView: shape must be of less than 2^63 bytes, got uint8 [2] with strides [-9223372036854775808]");
+  EXPECT_EQ(
+      refusal([&] { TensorView(nullptr, DType::kUInt8, Sizes{4}, Sizes{huge}); }),
+      "TensorView: shape must be of less than 2^63 bytes, got uint8 [4] with strides [4611686018427387904]");
+  EXPECT_EQ(
+      refusal([&] { TensorView(nullptr, DType::kUInt8, Sizes{2}, Sizes{INT64_MIN}); }),
+      "TensorView: shape must be of less than 2^63 bytes, got uint8 [2] with strides [-9223372036854775808]");
   EXPECT_EQ(refusal([&] { TensorView(nullptr, DType::kUInt8, Sizes{2, 2}, Sizes{huge, huge}); }),
             "TensorView: shape must be of less than 2^63 bytes, got uint8 [2, 2] with strides "
             "[4611686018427387904, 4611686018427387904]");
-  EXPECT_EQ(refusal([&] { TensorView(nullptr, DType::kUInt8, Sizes{2}, Sizes{huge}); }), "nothing was thrown");
-  EXPECT_EQ(refusal([&] { TensorView(nullptr, DType::kUInt8, Sizes{1}, Sizes{INT64_MIN}); }), "nothing was thrown");
+  EXPECT_EQ(refusal([&] { TensorView(nullptr, DType::kUInt8, Sizes{2}, Sizes{huge}); }),
+            "nothing was thrown");
+  EXPECT_EQ(refusal([&] { TensorView(nullptr, DType::kUInt8, Sizes{1}, Sizes{INT64_MIN}); }),
+            "nothing was thrown");
 }
 
 TEST(DType, NamesAndSizes) {
@@ -110,13 +116,20 @@ TEST(DType, NamesAndSizes) {
     const char* name;
     int64_t bytes;
   } all[] = {
-      {DType::kBF16, "bfloat16", 2},          {DType::kFP16, "float16", 2},
-      {DType::kFP32, "float32", 4},           {DType::kE4M3, "float8_e4m3fn", 1},
-      {DType::kUE8M0, "float8_e8m0fnu", 1},   {DType::kE2M1x2, "float4_e2m1fn_x2", 1},
-      {DType::kInt32, "int32", 4},            {DType::kUInt8, "uint8", 1},
-      {DType::kInt8, "int8", 1},              {DType::kInt64, "int64", 8},
-      {DType::kFP64, "float64", 8},           {DType::kBool, "bool", 1},
-      {DType::kUnknown, "an unknown type", 0}, {static_cast<DType>(99), "an unknown type", 0},
+      {DType::kBF16, "bfloat16", 2},
+      {DType::kFP16, "float16", 2},
+      {DType::kFP32, "float32", 4},
+      {DType::kE4M3, "float8_e4m3fn", 1},
+      {DType::kUE8M0, "float8_e8m0fnu", 1},
+      {DType::kE2M1x2, "float4_e2m1fn_x2", 1},
+      {DType::kInt32, "int32", 4},
+      {DType::kUInt8, "uint8", 1},
+      {DType::kInt8, "int8", 1},
+      {DType::kInt64, "int64", 8},
+      {DType::kFP64, "float64", 8},
+      {DType::kBool, "bool", 1},
+      {DType::kUnknown, "an unknown type", 0},
+      {static_cast<DType>(99), "an unknown type", 0},
       {static_cast<DType>(-5), "an unknown type", 0},
   };
   for (const auto& row : all) {

@@ -29,7 +29,9 @@ namespace {
 
 constexpr int64_t kMaxTileRows = 128;
 /// Partial results that wait for their merge take at most this much.
-constexpr int64_t kPartialBytes = int64_t{24} << 20;
+constexpr int64_t kPartialBytes = int64_t{20} << 20;
+/// So does the scratch memory of all threads.
+constexpr size_t kScratchBytes = size_t{40} << 20;
 
 /// Online state and output of a query tile over some of its keys.
 struct Partial {
@@ -93,18 +95,19 @@ Scratch lay_out_scratch(const Isa& isa, const ForwardShape& shape, int64_t rows,
 
 class ForwardRun {
  public:
-  ForwardRun(const Isa& isa, const ForwardProblem& problem, const ForwardPlan& plan, int threads, void* workspace)
+  ForwardRun(const Isa& isa, const ForwardProblem& problem, const ForwardPlan& plan, void* workspace)
       : isa_(isa),
         problem_(problem),
         shape_(problem.shape),
         plan_(plan),
-        threads_(threads),
         workspace_(workspace),
         tiles_(problem.shape, plan.tile_rows) {}
 
   void run() const {
     if (tiles_.count() == 0) return;
-    if (plan_.wave_tiles == 0) {
+    if (shape_.epilogue == Epilogue::kPartials) {
+      run_partials();
+    } else if (plan_.wave_tiles == 0) {
       run_whole_tiles();
     } else {
       for (int64_t first = 0; first < tiles_.count(); first += plan_.wave_tiles) {
@@ -121,7 +124,7 @@ class ForwardRun {
   }
 
   void run_whole_tiles() const {
-#pragma omp parallel num_threads(threads_)
+#pragma omp parallel num_threads(plan_.threads)
     {
       const Scratch mine = scratch(omp_get_thread_num());
 #pragma omp for schedule(dynamic)
@@ -130,15 +133,31 @@ class ForwardRun {
         const KeyCut cut(problem_, tile);
         load_tile_queries(tile, mine);
         for (int64_t p = 0; p < cut.pieces(); ++p) {
-          const Partial& to = p == 0 || partials() ? mine.total : mine.piece;
+          const Partial& to = p == 0 ? mine.total : mine.piece;
           run_piece(tile, cut, p, mine, to);
-          if (partials()) {
-            store_partial(tile, p, to);
-          } else {
-            merge_piece(tile, cut, p, mine.total, to, mine.prefix);
-          }
+          merge_piece(tile, cut, p, mine.total, to, mine.prefix);
         }
-        if (!partials()) store_tile(tile, mine.total, mine.prefix);
+        store_tile(tile, mine.total, mine.prefix);
+      }
+    }
+  }
+
+  /// Pieces are results of their own.
+  void run_partials() const {
+    const int64_t pieces = shape_.num_splits;
+#pragma omp parallel num_threads(plan_.threads)
+    {
+      const Scratch mine = scratch(omp_get_thread_num());
+#pragma omp for schedule(dynamic)
+      for (int64_t item = 0; item < tiles_.count() * pieces; ++item) {
+        const QueryTile tile = tiles_.at(item / pieces);
+        const KeyCut cut(problem_, tile);
+        load_tile_queries(tile, mine);
+        run_piece(tile, cut, item % pieces, mine, mine.total);
+        for (int64_t r = 0; r < tile.rows(); ++r) {
+          store_partial_row(isa_, problem_, tile, r, item % pieces, mine.total.state(r),
+                            mine.total.o + r * shape_.d_v);
+        }
       }
     }
   }
@@ -146,7 +165,7 @@ class ForwardRun {
   /// Pieces of the query tiles [first, last) in any order, then the merges.
   void run_wave(int64_t first, int64_t last) const {
     const int64_t pieces = plan_.max_segments;
-#pragma omp parallel num_threads(threads_)
+#pragma omp parallel num_threads(plan_.threads)
     {
       const Scratch mine = scratch(omp_get_thread_num());
 #pragma omp for schedule(dynamic)
@@ -163,19 +182,12 @@ class ForwardRun {
         const KeyCut cut(problem_, tile);
         const Partial total = waiting_partial((i - first) * pieces);
         for (int64_t p = 0; p < cut.pieces(); ++p) {
-          const Partial part = waiting_partial((i - first) * pieces + p);
-          if (partials()) {
-            store_partial(tile, p, part);
-          } else {
-            merge_piece(tile, cut, p, total, part, mine.prefix);
-          }
+          merge_piece(tile, cut, p, total, waiting_partial((i - first) * pieces + p), mine.prefix);
         }
-        if (!partials()) store_tile(tile, total, mine.prefix);
+        store_tile(tile, total, mine.prefix);
       }
     }
   }
-
-  bool partials() const { return shape_.epilogue == Epilogue::kPartials; }
 
   Partial waiting_partial(int64_t item) const {
     float* memory = granted<float>(workspace_, plan_.partials);
@@ -251,17 +263,10 @@ class ForwardRun {
     }
   }
 
-  void store_partial(const QueryTile& tile, int64_t split, const Partial& part) const {
-    for (int64_t r = 0; r < tile.rows(); ++r) {
-      store_partial_row(isa_, problem_, tile, r, split, part.state(r), part.o + r * shape_.d_v);
-    }
-  }
-
   const Isa& isa_;
   const ForwardProblem& problem_;
   const ForwardShape& shape_;
   const ForwardPlan& plan_;
-  int threads_;
   void* workspace_;
   QueryTiles tiles_;
 };
@@ -280,19 +285,10 @@ class ForwardKernel final : public Kernel<Forward> {
     ForwardPlan plan;
     plan.tile_keys = kTileKeys;
     plan.max_segments = KeyCut::max_pieces(shape);
-    const int64_t rows = std::max<int64_t>(QueryTiles::rows_per_group(shape), 1);
-    const int64_t even = visit::ceil_div(rows, visit::ceil_div(rows, kMaxTileRows));
-    plan.tile_rows = padded_rows(even);
-    // Fewer rows a tile decode keys more often: only where threads would have nothing to do.
-    while (plan.tile_rows > kRowPad && QueryTiles(shape, plan.tile_rows).count() * plan.max_segments < threads) {
-      plan.tile_rows = padded_rows(plan.tile_rows / 2);
-    }
-    plan.num_tiles = QueryTiles(shape, plan.tile_rows).count();
-    Ledger one;
-    lay_out_scratch(isa_, shape, plan.tile_rows, one, nullptr);
-    plan.scratch_bytes = one.bytes();
-    plan.scratch = ledger.book<std::byte>(static_cast<int64_t>(plan.scratch_bytes) * threads);
-    if (threads > 1 && plan.max_segments > 1 && plan.num_tiles < 4 * threads) {
+    choose_rows(shape, threads, &plan);
+    plan.scratch = ledger.book<std::byte>(static_cast<int64_t>(plan.scratch_bytes) * plan.threads);
+    const bool merges = shape.epilogue != Epilogue::kPartials && plan.max_segments > 1;
+    if (merges && plan.threads > 1 && plan.num_tiles < 4 * plan.threads) {
       const int64_t floats = plan.max_segments * partial_floats(plan.tile_rows, shape.d_v);
       const int64_t fit = kPartialBytes / (floats * static_cast<int64_t>(sizeof(float)));
       plan.wave_tiles = std::clamp<int64_t>(fit, 1, std::max<int64_t>(plan.num_tiles, 1));
@@ -301,12 +297,29 @@ class ForwardKernel final : public Kernel<Forward> {
     return plan;
   }
 
-  void run(const ForwardProblem& problem, const ForwardPlan& plan, int threads, void* workspace,
-           Stream) const override {
-    ForwardRun(isa_, problem, plan, threads, workspace).run();
+  void run(const ForwardProblem& problem, const ForwardPlan& plan, int, void* workspace, Stream) const override {
+    ForwardRun(isa_, problem, plan, workspace).run();
   }
 
  private:
+  /// Rows of a tile, and with them the number of tiles and the scratch memory. Fewer rows a tile decode keys more
+  /// often: only where threads would have nothing to do, or where their scratch memory would be too large.
+  void choose_rows(const ForwardShape& shape, int threads, ForwardPlan* plan) const {
+    const int64_t rows = std::max<int64_t>(QueryTiles::rows_per_group(shape), 1);
+    plan->tile_rows = padded_rows(visit::ceil_div(rows, visit::ceil_div(rows, kMaxTileRows)));
+    while (true) {
+      plan->num_tiles = QueryTiles(shape, plan->tile_rows).count();
+      const int64_t items = std::max<int64_t>(plan->num_tiles * plan->max_segments, 1);
+      Ledger one;
+      lay_out_scratch(isa_, shape, plan->tile_rows, one, nullptr);
+      plan->scratch_bytes = one.bytes();
+      const auto fit = static_cast<int64_t>(kScratchBytes / one.bytes());
+      plan->threads = static_cast<int>(std::min({int64_t{threads}, items, fit}));
+      if (plan->threads == threads || plan->tile_rows == kRowPad) return;
+      plan->tile_rows = padded_rows(plan->tile_rows / 2);
+    }
+  }
+
   const Isa& isa_;
 };
 

@@ -22,7 +22,8 @@ void check_common(Checker& check, const CombineCommon& args, Dim d_v, CombinePro
   shape.h_q = partials.size(2);
   shape.d_v = partials.size(3);
   if (shape.d_v < 1 || shape.d_v % kValueUnit != 0) {
-    check.refuse("out_partials", fmt::format("of d_v a multiple of {}", kValueUnit), fmt::format("d_v {}", shape.d_v));
+    check.refuse("out_partials", fmt::format("of d_v a multiple of {}", kValueUnit),
+                 fmt::format("d_v {}", shape.d_v));
   }
   check.count("out_partials", "d_v", shape.d_v);
   shape.partial_dtype = partials.dtype();
@@ -49,7 +50,8 @@ CombineProblem check(const CombinePartialsArgs& args, DeviceId device) {
   CombineProblem problem;
   CombineShape& shape = problem.shape;
   check_common(check, args, "d_v", &problem);
-  check.output("out", args.out, {DType::kBF16, DType::kFP16, DType::kFP32}, {shape.s_q, shape.h_q, shape.d_v});
+  check.output("out", args.out, {DType::kBF16, DType::kFP16, DType::kFP32},
+               {shape.s_q, shape.h_q, shape.d_v});
   check_lse(check, args.lse, &problem);
   check.no_overlaps();
   shape.out_dtype = args.out.dtype();

@@ -9,7 +9,9 @@ Plan plan(const CombinePartialsArgs& args, const Device& device, const PlanOptio
 void run(const Plan& plan, const CombinePartialsArgs& args, Workspace workspace, Stream stream) {
   run_call<Combine>(plan, args, workspace, stream);
 }
-void combine_partials(const CombinePartialsArgs& args, const PlanOptions& options) { call_once(combine_kernels(), args, options); }
+void combine_partials(const CombinePartialsArgs& args, const PlanOptions& options) {
+  call_once(combine_kernels(), args, options);
+}
 std::vector<KernelVerdict> explain(const CombinePartialsArgs& args, const Device& device) {
   return explain_call(combine_kernels(), args, device);
 }
@@ -20,7 +22,9 @@ Plan plan(const CombinePartialsFusedArgs& args, const Device& device, const Plan
 void run(const Plan& plan, const CombinePartialsFusedArgs& args, Workspace workspace, Stream stream) {
   run_call<Combine>(plan, args, workspace, stream);
 }
-void combine_partials_fused(const CombinePartialsFusedArgs& args, const PlanOptions& options) { call_once(combine_kernels(), args, options); }
+void combine_partials_fused(const CombinePartialsFusedArgs& args, const PlanOptions& options) {
+  call_once(combine_kernels(), args, options);
+}
 std::vector<KernelVerdict> explain(const CombinePartialsFusedArgs& args, const Device& device) {
   return explain_call(combine_kernels(), args, device);
 }

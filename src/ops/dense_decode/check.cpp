@@ -12,7 +12,8 @@ int64_t unbounded_if_wide(int64_t side) { return side >= kMaxCount ? -1 : side; 
 
 Window check_window(const Checker& check, Window window, bool causal) {
   const auto got = [&] { return fmt::format("({}, {})", window.left, window.right); };
-  if (window.left < -1 || window.right < -1) check.refuse("window", "a pair of numbers of at least -1", got());
+  if (window.left < -1 || window.right < -1)
+    check.refuse("window", "a pair of numbers of at least -1", got());
   if (causal && window.right > 0) check.refuse("window", "of right -1 or 0 where causal", got());
   return {unbounded_if_wide(window.left), unbounded_if_wide(window.right)};
 }
@@ -35,7 +36,8 @@ void check_keys(Checker& check, const DenseDecodeArgs& args, ForwardProblem* pro
   check.count("k_cache", "page", cache.size(1), 1);
   shape.h_kv = cache.size(2);
   if (shape.h_kv < 1 || shape.h_q % shape.h_kv != 0) {
-    check.refuse("k_cache", fmt::format("of h_kv a divisor of h_q {}", shape.h_q), fmt::format("h_kv {}", shape.h_kv));
+    check.refuse("k_cache", fmt::format("of h_kv a divisor of h_q {}", shape.h_q),
+                 fmt::format("h_kv {}", shape.h_kv));
   }
   keys.base = cache.data_as<const uint8_t>();
   keys.block_stride = step_bytes(cache, 0);
@@ -49,7 +51,8 @@ void check_keys(Checker& check, const DenseDecodeArgs& args, ForwardProblem* pro
   check.input("cache_seqlens", args.cache_seqlens, {DType::kInt32}, {shape.batch});
   keys.length = args.cache_seqlens.data_as<const int32_t>();
   keys.length_stride_b = step(args.cache_seqlens, 0);
-  shape.main = {true, Record::kBf16, shape.q_dtype, cache.size(0), cache.size(1), args.block_table.size(1), true};
+  shape.main = {true, Record::kBf16, shape.q_dtype, cache.size(0), cache.size(1), args.block_table.size(1),
+                true};
 }
 
 }  // namespace

@@ -9,7 +9,9 @@ Plan plan(const DenseDecodeArgs& args, const Device& device, const PlanOptions& 
 void run(const Plan& plan, const DenseDecodeArgs& args, Workspace workspace, Stream stream) {
   run_call<Forward>(plan, args, workspace, stream);
 }
-void dense_decode(const DenseDecodeArgs& args, const PlanOptions& options) { call_once(forward_kernels(), args, options); }
+void dense_decode(const DenseDecodeArgs& args, const PlanOptions& options) {
+  call_once(forward_kernels(), args, options);
+}
 std::vector<KernelVerdict> explain(const DenseDecodeArgs& args, const Device& device) {
   return explain_call(forward_kernels(), args, device);
 }

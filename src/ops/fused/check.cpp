@@ -85,7 +85,8 @@ void check_outputs(Checker& check, const FusedOutputs& args, ForwardProblem* pro
   } else if (!args.out_bf16) {
     check.given("out_fp8", args.out_fp8, "where out_bf16 is not");
   }
-  if (args.out_bf16) check.output("out_bf16", args.out_bf16, {DType::kBF16}, {shape.s_q, shape.h_q, kHeadSize});
+  if (args.out_bf16)
+    check.output("out_bf16", args.out_bf16, {DType::kBF16}, {shape.s_q, shape.h_q, kHeadSize});
   if (args.max_logits) check.output("max_logits", args.max_logits, {DType::kFP32}, {shape.s_q, shape.h_q});
   if (args.lse) check.output("lse", args.lse, {DType::kFP32}, {shape.s_q, shape.h_q});
   check.no_overlaps();

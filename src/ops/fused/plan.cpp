@@ -9,7 +9,9 @@ Plan plan(const FusedPrefillArgs& args, const Device& device, const PlanOptions&
 void run(const Plan& plan, const FusedPrefillArgs& args, Workspace workspace, Stream stream) {
   run_call<Forward>(plan, args, workspace, stream);
 }
-void fused_prefill(const FusedPrefillArgs& args, const PlanOptions& options) { call_once(forward_kernels(), args, options); }
+void fused_prefill(const FusedPrefillArgs& args, const PlanOptions& options) {
+  call_once(forward_kernels(), args, options);
+}
 std::vector<KernelVerdict> explain(const FusedPrefillArgs& args, const Device& device) {
   return explain_call(forward_kernels(), args, device);
 }
@@ -20,7 +22,9 @@ Plan plan(const FusedDecodeArgs& args, const Device& device, const PlanOptions& 
 void run(const Plan& plan, const FusedDecodeArgs& args, Workspace workspace, Stream stream) {
   run_call<Forward>(plan, args, workspace, stream);
 }
-void fused_decode(const FusedDecodeArgs& args, const PlanOptions& options) { call_once(forward_kernels(), args, options); }
+void fused_decode(const FusedDecodeArgs& args, const PlanOptions& options) {
+  call_once(forward_kernels(), args, options);
+}
 std::vector<KernelVerdict> explain(const FusedDecodeArgs& args, const Device& device) {
   return explain_call(forward_kernels(), args, device);
 }
@@ -31,7 +35,9 @@ Plan plan(const FusedDecodePartialsArgs& args, const Device& device, const PlanO
 void run(const Plan& plan, const FusedDecodePartialsArgs& args, Workspace workspace, Stream stream) {
   run_call<Forward>(plan, args, workspace, stream);
 }
-void fused_decode_partials(const FusedDecodePartialsArgs& args, const PlanOptions& options) { call_once(forward_kernels(), args, options); }
+void fused_decode_partials(const FusedDecodePartialsArgs& args, const PlanOptions& options) {
+  call_once(forward_kernels(), args, options);
+}
 std::vector<KernelVerdict> explain(const FusedDecodePartialsArgs& args, const Device& device) {
   return explain_call(forward_kernels(), args, device);
 }

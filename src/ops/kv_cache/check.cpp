@@ -79,8 +79,9 @@ KvMoveProblem check(const DequantizeKvArgs& args, DeviceId device) {
   take_pages(args.pages, &problem);
   const int64_t rows = problem.shape.num_blocks * problem.shape.page;
   if (problem.shape.n != rows) {
-    check.refuse("x", fmt::format("of {} rows for {} pages of {}", rows, problem.shape.num_blocks, problem.shape.page),
-                 to_string(args.x));
+    check.refuse(
+        "x", fmt::format("of {} rows for {} pages of {}", rows, problem.shape.num_blocks, problem.shape.page),
+        to_string(args.x));
   }
   check.no_overlaps();
   return problem;

@@ -9,7 +9,9 @@ Plan plan(const QuantizeKvArgs& args, const Device& device, const PlanOptions& o
 void run(const Plan& plan, const QuantizeKvArgs& args, Workspace workspace, Stream stream) {
   run_call<KvMoveFamily>(plan, args, workspace, stream);
 }
-void quantize_kv(const QuantizeKvArgs& args, const PlanOptions& options) { call_once(kv_move_kernels(), args, options); }
+void quantize_kv(const QuantizeKvArgs& args, const PlanOptions& options) {
+  call_once(kv_move_kernels(), args, options);
+}
 std::vector<KernelVerdict> explain(const QuantizeKvArgs& args, const Device& device) {
   return explain_call(kv_move_kernels(), args, device);
 }
@@ -20,7 +22,9 @@ Plan plan(const DequantizeKvArgs& args, const Device& device, const PlanOptions&
 void run(const Plan& plan, const DequantizeKvArgs& args, Workspace workspace, Stream stream) {
   run_call<KvMoveFamily>(plan, args, workspace, stream);
 }
-void dequantize_kv(const DequantizeKvArgs& args, const PlanOptions& options) { call_once(kv_move_kernels(), args, options); }
+void dequantize_kv(const DequantizeKvArgs& args, const PlanOptions& options) {
+  call_once(kv_move_kernels(), args, options);
+}
 std::vector<KernelVerdict> explain(const DequantizeKvArgs& args, const Device& device) {
   return explain_call(kv_move_kernels(), args, device);
 }
@@ -31,7 +35,9 @@ Plan plan(const AppendKvArgs& args, const Device& device, const PlanOptions& opt
 void run(const Plan& plan, const AppendKvArgs& args, Workspace workspace, Stream stream) {
   run_call<KvMoveFamily>(plan, args, workspace, stream);
 }
-void append_kv(const AppendKvArgs& args, const PlanOptions& options) { call_once(kv_move_kernels(), args, options); }
+void append_kv(const AppendKvArgs& args, const PlanOptions& options) {
+  call_once(kv_move_kernels(), args, options);
+}
 std::vector<KernelVerdict> explain(const AppendKvArgs& args, const Device& device) {
   return explain_call(kv_move_kernels(), args, device);
 }

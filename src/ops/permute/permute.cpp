@@ -1,6 +1,7 @@
 // permute_q_b_proj and permute_wv_proj: moves of whole weight rows and of 32-column groups.
 #include <cstring>
 
+#include "casefile/on_error.h"
 #include "ops/checks.h"
 
 namespace tilewise {
@@ -9,7 +10,8 @@ namespace {
 constexpr int64_t kRowGroup = 16;     // channels that stay together in q
 constexpr int64_t kColumnGroup = 32;  // channels that stay together in out_fp8 and share a scale
 
-/// Where channel c of head h stands when groups of `unit` channels are grouped by channel first, then by head.
+/// Where channel c of head h stands when groups of `unit` channels are grouped by channel first, then by
+/// head.
 int64_t permuted(int64_t h, int64_t c, int64_t heads, int64_t unit) {
   return c / unit * heads * unit + h * unit + c % unit;
 }
@@ -17,7 +19,7 @@ int64_t permuted(int64_t h, int64_t c, int64_t heads, int64_t unit) {
 }  // namespace
 
 void permute_q_b_proj(const PermuteQBProjArgs& args) {
-  check(args);
+  casefile::or_saved(args, [&] { check(args); });
   const int64_t rows = args.weight.size(0);
   const int64_t row_bytes = args.weight.size(1);
   const int64_t columns = args.scales.size(1);
@@ -36,7 +38,7 @@ void permute_q_b_proj(const PermuteQBProjArgs& args) {
 }
 
 void permute_wv_proj(const PermuteWvProjArgs& args) {
-  check(args);
+  casefile::or_saved(args, [&] { check(args); });
   const int64_t rows = args.weight.size(0) * args.weight.size(1);
   const int64_t row_bytes = args.weight.size(2);
   const int64_t groups = row_bytes / kColumnGroup;
@@ -49,8 +51,8 @@ void permute_wv_proj(const PermuteWvProjArgs& args) {
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t g = 0; g < groups; ++g) {
       const int64_t to = permuted(g / groups_per_head, g % groups_per_head, args.group_size, 1);
-      std::memcpy(weight_out + row * row_bytes + to * kColumnGroup, weight + row * row_bytes + g * kColumnGroup,
-                  kColumnGroup);
+      std::memcpy(weight_out + row * row_bytes + to * kColumnGroup,
+                  weight + row * row_bytes + g * kColumnGroup, kColumnGroup);
       scales_out[row * groups + to] = scales[row * groups + g];
     }
   }

@@ -9,7 +9,9 @@ Plan plan(const SparsePrefillFwdArgs& args, const Device& device, const PlanOpti
 void run(const Plan& plan, const SparsePrefillFwdArgs& args, Workspace workspace, Stream stream) {
   run_call<Forward>(plan, args, workspace, stream);
 }
-void sparse_prefill_fwd(const SparsePrefillFwdArgs& args, const PlanOptions& options) { call_once(forward_kernels(), args, options); }
+void sparse_prefill_fwd(const SparsePrefillFwdArgs& args, const PlanOptions& options) {
+  call_once(forward_kernels(), args, options);
+}
 std::vector<KernelVerdict> explain(const SparsePrefillFwdArgs& args, const Device& device) {
   return explain_call(forward_kernels(), args, device);
 }
