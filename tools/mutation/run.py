@@ -48,9 +48,7 @@ class Workplace:
         self.tree = folder / "tree"
         self.build_folder = folder / "build"
         self.jobs = jobs
-        shutil.copytree(
-            ROOT, self.tree, ignore=LEFT_OUT, copy_function=copy_if_changed, dirs_exist_ok=True
-        )
+        shutil.copytree(ROOT, self.tree, ignore=LEFT_OUT, copy_function=copy_if_changed, dirs_exist_ok=True)
         configure = ["cmake", "-S", self.tree, "-B", self.build_folder, "-G", "Ninja"]
         subprocess.run([*configure, "-DCMAKE_BUILD_TYPE=Release"], check=True, stdout=subprocess.DEVNULL)
 
