@@ -5,7 +5,8 @@
 
 namespace tilewise::bench {
 
-/// FLOP/s of the instruction set's tile products (scores and accumulate in turn, operands in L2), all threads busy.
+/// FLOP/s of the instruction set's tile products (scores and accumulate in turn, operands in L2), all threads
+/// busy.
 double tile_rate(const cpu::Isa& isa, int threads);
 
 /// Bytes/s of copying memory that no cache holds, all threads busy; bytes are counted once.

@@ -1,7 +1,8 @@
-// Times every operator at the shapes of cases::bench_cases() and sets each time against the machine's own rates.
+// Times every operator at the shapes of cases::bench_cases() and sets each time against the machine's own
+// rates.
 //
-// A repetition measures the tile rate, the copy rate and one run of the operator right after one another, because the
-// rates of a shared machine move within seconds. Counters of a repetition:
+// A repetition measures the tile rate, the copy rate and one run of the operator right after one another,
+// because the rates of a shared machine move within seconds. Counters of a repetition:
 //   tile_GFLOP/s, copy_GB/s   the two rates
 //   GFLOP/s, GB/s             what the operator reached
 //   quotient                  time / (FLOP / tile rate + bytes / copy rate)

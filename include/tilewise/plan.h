@@ -16,8 +16,9 @@ namespace tilewise {
 
 /// How to choose and run a kernel.
 struct PlanOptions {
-  /// Name of the kernel to use, for example "cpu_avx2"; its refusal becomes the error. Empty: the first kernel
-  /// of the operator's table that supports the call, or the one named by the environment's TILEWISE_KERNEL.
+  /// Name of the kernel to use, for example "cpu_avx2"; its refusal becomes the error. Empty: the first
+  /// kernel of the operator's table that supports the call, or the one named by the environment's
+  /// TILEWISE_KERNEL.
   std::string kernel;
   /// Threads to use; 0: Device::threads. Results do not depend on it.
   int threads = 0;
@@ -28,8 +29,8 @@ struct Stream {
   void* handle = nullptr;
 };
 
-/// Caller's scratch memory for one running call: at least Plan::workspace_bytes() bytes, 64-byte aligned, on the
-/// operator's device. Its contents do not matter before a call and are unspecified after.
+/// Caller's scratch memory for one running call: at least Plan::workspace_bytes() bytes, 64-byte aligned, on
+/// the operator's device. Its contents do not matter before a call and are unspecified after.
 struct Workspace {
   void* data = nullptr;
   size_t bytes = 0;
@@ -51,8 +52,8 @@ class OwnedWorkspace {
 
 struct PlanState;
 
-/// An operator's checked shape, the kernel that will run it and the workspace it needs. A cheap value to copy;
-/// holds no pointers to tensors, so it serves every call of the same shapes, dtypes and options.
+/// An operator's checked shape, the kernel that will run it and the workspace it needs. A cheap value to
+/// copy; holds no pointers to tensors, so it serves every call of the same shapes, dtypes and options.
 class Plan {
  public:
   /// Operator's name, for example "sparse_decode".

@@ -46,7 +46,8 @@ class TensorView {
   /// Throws InvalidArgument on more than kMaxRank dimensions, a negative size, or a size in bytes past 2^63.
   TensorView(const void* data, DType type, std::initializer_list<int64_t> shape, DeviceId device = {});
 
-  /// View with explicit strides (in elements, one per dimension). Throws as above, and when the counts differ.
+  /// View with explicit strides (in elements, one per dimension). Throws as above, and when the counts
+  /// differ.
   TensorView(const void* data, DType type, std::span<const int64_t> shape, std::span<const int64_t> strides,
              DeviceId device = {});
 

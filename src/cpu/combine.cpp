@@ -35,8 +35,8 @@ RowLse merge_lse(const CombineProblem& problem, int64_t token, int64_t head) {
 }
 
 /// Columns [first, first + n) of a merged row.
-void merge_columns(const Isa& isa, const CombineProblem& problem, int64_t token, int64_t head, const RowLse& row,
-                   int64_t first, int64_t n, float* o, float* part) {
+void merge_columns(const Isa& isa, const CombineProblem& problem, int64_t token, int64_t head,
+                   const RowLse& row, int64_t first, int64_t n, float* o, float* part) {
   const CombineShape& shape = problem.shape;
   std::fill_n(o, n, 0.0f);
   // A sink that takes all the weight leaves exact zeros.
@@ -44,7 +44,8 @@ void merge_columns(const Isa& isa, const CombineProblem& problem, int64_t token,
   for (int64_t i = 0; i < shape.num_partials; ++i) {
     const float lse = *problem.partial_lse.at(i, token, head);
     if (softmax::is_empty_partial(lse)) continue;
-    const auto weight = static_cast<float>(softmax::partial_weight(row.state, lse, base_of(shape)) * row.factor);
+    const auto weight =
+        static_cast<float>(softmax::partial_weight(row.state, lse, base_of(shape)) * row.factor);
     const uint8_t* from = problem.partials.at(i, token, head) + first * size_of(shape.partial_dtype);
     isa.rows->widen(from, shape.partial_dtype, n, part);
     isa.rows->merge(o, 1.0f, part, weight, n);

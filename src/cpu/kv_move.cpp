@@ -41,7 +41,8 @@ class KvMoveKernel final : public Kernel<KvMoveFamily> {
     return formats::record_spec(shape.record, static_cast<int32_t>(shape.d));
   }
 
-  void encode(const KvMoveProblem& problem, const formats::RecordSpec& spec, const BF16* x, int64_t slot) const {
+  void encode(const KvMoveProblem& problem, const formats::RecordSpec& spec, const BF16* x,
+              int64_t slot) const {
     const KvMoveShape& shape = problem.shape;
     isa_.encode->record(spec, x, problem.pages + slot / shape.page * problem.block_stride, shape.page,
                         slot % shape.page);
@@ -53,8 +54,8 @@ class KvMoveKernel final : public Kernel<KvMoveFamily> {
     const std::vector<BF16> zeros(static_cast<size_t>(shape.d), BF16{0});
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t slot = 0; slot < shape.num_blocks * shape.page; ++slot) {
-      const BF16* x = slot < shape.n ? reinterpret_cast<const BF16*>(problem.x) + slot * problem.x_stride
-                                     : zeros.data();
+      const BF16* x =
+          slot < shape.n ? reinterpret_cast<const BF16*>(problem.x) + slot * problem.x_stride : zeros.data();
       encode(problem, spec, x, slot);
     }
   }
@@ -65,8 +66,8 @@ class KvMoveKernel final : public Kernel<KvMoveFamily> {
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t slot = 0; slot < shape.num_blocks * shape.page; ++slot) {
       const RowRef row{problem.pages + slot / shape.page * problem.block_stride, slot % shape.page};
-      isa_.decode->record(spec, shape.page, &row, 1, reinterpret_cast<BF16*>(problem.x) + slot * problem.x_stride,
-                          problem.x_stride);
+      isa_.decode->record(spec, shape.page, &row, 1,
+                          reinterpret_cast<BF16*>(problem.x) + slot * problem.x_stride, problem.x_stride);
     }
   }
 

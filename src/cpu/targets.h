@@ -1,9 +1,9 @@
-// Which instruction sets the CPU kernels are built for, and how a file that Highway compiles once per set hands its
-// function tables over. Include before any <hwy/...> header.
+// Which instruction sets the CPU kernels are built for, and how a file that Highway compiles once per set
+// hands its function tables over. Include before any <hwy/...> header.
 #pragma once
 
-// SSSE3, the refinements of AVX-512 and scalable vectors add build time and nothing that these kernels use. The two
-// bare numbers are HWY_AVX3_ZEN4 and HWY_AVX3_SPR, which older releases of Highway do not name.
+// SSSE3, the refinements of AVX-512 and scalable vectors add build time and nothing that these kernels use.
+// The two bare numbers are HWY_AVX3_ZEN4 and HWY_AVX3_SPR, which older releases of Highway do not name.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL | (1LL << 6) | (1LL << 4) | HWY_SVE | HWY_SVE2)
 
 #include <hwy/base.h>
@@ -22,8 +22,8 @@ struct TargetTables {
 
 }  // namespace tilewise::cpu
 
-// The tables of the variable `name` that the file defines in HWY_NAMESPACE; stands in the HWY_ONCE part, where the
-// current namespace is the baseline's.
+// The tables of the variable `name` that the file defines in HWY_NAMESPACE; stands in the HWY_ONCE part,
+// where the current namespace is the baseline's.
 #if HWY_TARGETS & HWY_AVX3
 #define TW_TABLE_AVX512(name) &N_AVX3::name
 #else

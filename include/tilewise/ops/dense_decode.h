@@ -18,12 +18,12 @@ struct DenseDecodeArgs {
   TensorView block_table;    ///< int32 [b, max_blocks]; an entry out of range makes its keys invalid
   TensorView cache_seqlens;  ///< int32 [b]; clamped to [0, max_blocks * page]
   float softmax_scale = 1.0f;
-  int64_t d_v = 512;       ///< 512, with d_qk 576 or 512
-  bool causal = false;     ///< query i of s_q sees keys <= len - s_q + i
-  Window window;           ///< bottom-right aligned; right must be -1 or 0 where causal
-  TensorView attn_sink;    ///< optional float32 [h_q]
-  TensorView descale_q;    ///< float32 [1], float8 row only
-  TensorView descale_k;    ///< float32 [1], float8 row only
+  int64_t d_v = 512;             ///< 512, with d_qk 576 or 512
+  bool causal = false;           ///< query i of s_q sees keys <= len - s_q + i
+  Window window;                 ///< bottom-right aligned; right must be -1 or 0 where causal
+  TensorView attn_sink;          ///< optional float32 [h_q]
+  TensorView descale_q;          ///< float32 [1], float8 row only
+  TensorView descale_k;          ///< float32 [1], float8 row only
   bool batch_invariant = false;  ///< CPU kernels always are
 
   TensorView out;  ///< [b, s_q, h_q, d_v]

@@ -9,11 +9,13 @@
 
 namespace tilewise {
 
-/// Quantises n rows into ceil(n / page) fresh pages; the rows past n of the last page are written as zero rows.
+/// Quantises n rows into ceil(n / page) fresh pages; the rows past n of the last page are written as zero
+/// rows.
 struct QuantizeKvArgs {
-  TensorView x;  ///< bfloat16 [n, d]
+  TensorView x;                   ///< bfloat16 [n, d]
   Record record = Record::kAuto;  ///< must be named
-  TensorView pages;  ///< output [ceil(n / page), page, 1, bytes] uint8, int8 or float8_e4m3fn; record bf16: bfloat16
+  TensorView
+      pages;  ///< output [ceil(n / page), page, 1, bytes] uint8, int8 or float8_e4m3fn; record bf16: bfloat16
 };
 
 /// Reads whole pages back.
@@ -23,8 +25,8 @@ struct DequantizeKvArgs {
   TensorView x;                   ///< output bfloat16 [num_blocks * page, d]
 };
 
-/// Writes row i into slot slots[i] = block * page + offset. A negative slot, or one past the cache, is skipped; of
-/// equal slots the last row wins. Neighbouring tokens and the gaps between blocks stay untouched.
+/// Writes row i into slot slots[i] = block * page + offset. A negative slot, or one past the cache, is
+/// skipped; of equal slots the last row wins. Neighbouring tokens and the gaps between blocks stay untouched.
 struct AppendKvArgs {
   TensorView kv;                  ///< bfloat16 [n, d]
   TensorView kv_cache;            ///< written, [num_blocks, page, 1, bytes]

@@ -12,7 +12,8 @@ namespace tilewise {
 /// Arguments of sparse_decode. One softmax runs over the main and the extra cache together.
 struct SparseDecodeArgs {
   TensorView q;         ///< bfloat16 [b, s_q, h_q, d_qk]
-  TensorView kv_cache;  ///< [num_blocks, page, 1, bytes] uint8, int8 or float8_e4m3fn; record bf16: bfloat16 [.., d_qk]
+  TensorView kv_cache;  ///< [num_blocks, page, 1, bytes] uint8, int8 or float8_e4m3fn; record bf16: bfloat16
+                        ///< [.., d_qk]
   TensorView indices;   ///< int32 [b, s_q, topk], block * page + offset; anything out of range is skipped
   float softmax_scale = 1.0f;
   Record record = Record::kAuto;  ///< kAuto: found from bytes and d_qk

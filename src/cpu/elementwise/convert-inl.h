@@ -1,4 +1,5 @@
-// Vector forms of core/numeric.h's conversions, included once per instruction set. Same bits as the scalar ones.
+// Vector forms of core/numeric.h's conversions, included once per instruction set. Same bits as the scalar
+// ones.
 #if defined(TILEWISE_CPU_ELEMENTWISE_CONVERT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TILEWISE_CPU_ELEMENTWISE_CONVERT_INL_H_
 #undef TILEWISE_CPU_ELEMENTWISE_CONVERT_INL_H_
@@ -60,8 +61,8 @@ HWY_INLINE void store_bf16(D d, hn::Vec<D> x, BF16* p) {
   hn::StoreU(hn::DemoteTo(d16, hn::BitCast(di, bf16_bits(d, x))), d16, &p->bits);
 }
 
-/// e4m3 codes (0..255). Subnormal codes become differences of two normal floats: the result then depends on no
-/// flush-to-zero mode and takes no slow path.
+/// e4m3 codes (0..255). Subnormal codes become differences of two normal floats: the result then depends on
+/// no flush-to-zero mode and takes no slow path.
 template <class D>
 HWY_INLINE hn::Vec<D> e4m3_value(D d, Bits<D> code) {
   const U32<D> du;
@@ -69,7 +70,8 @@ HWY_INLINE hn::Vec<D> e4m3_value(D d, Bits<D> code) {
   const auto sign = hn::ShiftLeft<24>(hn::And(code, hn::Set(du, 0x80u)));
   const auto shifted = hn::ShiftLeft<20>(magnitude);
   const auto normal = hn::BitCast(d, hn::Add(shifted, hn::Set(du, 120u << 23)));
-  const auto subnormal = hn::Sub(hn::BitCast(d, hn::Add(shifted, hn::Set(du, 121u << 23))), hn::Set(d, 0x1p-6f));
+  const auto subnormal =
+      hn::Sub(hn::BitCast(d, hn::Add(shifted, hn::Set(du, 121u << 23))), hn::Set(d, 0x1p-6f));
   const auto is_subnormal = hn::RebindMask(d, hn::Lt(magnitude, hn::Set(du, 8u)));
   const auto is_nan = hn::RebindMask(d, hn::Eq(magnitude, hn::Set(du, 0x7Fu)));
   const auto value = hn::IfThenElse(is_subnormal, subnormal, normal);

@@ -1,5 +1,6 @@
-// Decoding cache records into bf16 tiles in Highway. One token at a time: its scales first, as floats, then its
-// segments group by group; the rows that come next are prefetched meanwhile, for gathered rows lie anywhere.
+// Decoding cache records into bf16 tiles in Highway. One token at a time: its scales first, as floats, then
+// its segments group by group; the rows that come next are prefetched meanwhile, for gathered rows lie
+// anywhere.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/elementwise/decode.cpp"
 #include "cpu/targets.h"
@@ -56,7 +57,8 @@ HWY_INLINE void load_scales(const formats::RecordSpec& spec, const uint8_t* plan
   }
 }
 
-HWY_INLINE void decode_e4m3(const uint8_t* codes, const float* scales, int64_t group, int64_t columns, BF16* out) {
+HWY_INLINE void decode_e4m3(const uint8_t* codes, const float* scales, int64_t group, int64_t columns,
+                            BF16* out) {
   const D d;
   for (int64_t c = 0; c < columns; c += group) {
     const auto scale = hn::Set(d, scales[c / group]);
@@ -68,10 +70,12 @@ HWY_INLINE void decode_e4m3(const uint8_t* codes, const float* scales, int64_t g
 
 HWY_INLINE void copy_e4m3(const uint8_t* codes, int64_t columns, BF16* out) {
   const D d;
-  for (int64_t i = 0; i < columns; i += kLanes) store_bf16(d, e4m3_value(d, load_bytes(d, codes + i)), out + i);
+  for (int64_t i = 0; i < columns; i += kLanes)
+    store_bf16(d, e4m3_value(d, load_bytes(d, codes + i)), out + i);
 }
 
-HWY_INLINE void decode_e2m1(const uint8_t* codes, const float* scales, int64_t group, int64_t columns, BF16* out) {
+HWY_INLINE void decode_e2m1(const uint8_t* codes, const float* scales, int64_t group, int64_t columns,
+                            BF16* out) {
   const DHalfGroup d;
   const U32<DHalfGroup> du;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -109,8 +113,8 @@ void decode_token(const formats::RecordSpec& spec, int64_t page_size, const RowR
   }
 }
 
-void decode_record(const formats::RecordSpec& spec, int64_t page_size, const RowRef* rows, int64_t n, BF16* out,
-                   int64_t ld) {
+void decode_record(const formats::RecordSpec& spec, int64_t page_size, const RowRef* rows, int64_t n,
+                   BF16* out, int64_t ld) {
   for (int64_t i = 0; i < HWY_MIN(kPrefetchRows, n); ++i) prefetch_row(spec, page_size, rows[i]);
   for (int64_t i = 0; i < n; ++i) {
     if (i + kPrefetchRows < n) prefetch_row(spec, page_size, rows[i + kPrefetchRows]);

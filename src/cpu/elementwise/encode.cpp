@@ -1,5 +1,5 @@
-// Quantising KV rows in Highway: per group the largest magnitude, the scale by the record's rule (scalar, from
-// formats/codec.h), then the codes.
+// Quantising KV rows in Highway: per group the largest magnitude, the scale by the record's rule (scalar,
+// from formats/codec.h), then the codes.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/elementwise/encode.cpp"
 #include "cpu/targets.h"
@@ -46,7 +46,9 @@ HWY_INLINE Bits<D> e2m1_codes(D d, hn::Vec<D> x) {
   const auto magnitude = hn::Abs(x);
   const auto one = hn::Set(du, 1u);
   auto code = hn::Zero(du);
-  const auto count = [&](auto reached) { code = hn::Add(code, hn::IfThenElseZero(hn::RebindMask(du, reached), one)); };
+  const auto count = [&](auto reached) {
+    code = hn::Add(code, hn::IfThenElseZero(hn::RebindMask(du, reached), one));
+  };
   count(hn::Gt(magnitude, hn::Set(d, 0.25f)));
   count(hn::Ge(magnitude, hn::Set(d, 0.75f)));
   count(hn::Gt(magnitude, hn::Set(d, 1.25f)));
@@ -85,7 +87,8 @@ void encode_columns(const RecordSpec& spec, const Segment& segment, const BF16* 
     } else if (segment.element == Element::kE2m1) {
       HWY_ALIGN uint32_t codes[8] = {};
       hn::Store(element_codes(d, Element::kE2m1, x + i, scale), du, codes);
-      for (int64_t j = 0; j < kLanes; j += 2) row[(i + j) / 2] = static_cast<uint8_t>(codes[j] | codes[j + 1] << 4);
+      for (int64_t j = 0; j < kLanes; j += 2)
+        row[(i + j) / 2] = static_cast<uint8_t>(codes[j] | codes[j + 1] << 4);
     } else {
       const Element coarse = spec.segments[0].element;
       const auto codes = element_codes(d, coarse, x + i, scale);
@@ -113,7 +116,8 @@ void encode_record(const RecordSpec& spec, const BF16* x, uint8_t* page, int64_t
         std::memcpy(scale_row + formats::scale_offset(scales, s), &stored,
                     static_cast<size_t>(formats::scale_bytes(scales.type)));
       }
-      encode_columns(spec, segment, columns, first, scales.group, formats::scale_value(scales.type, stored), row);
+      encode_columns(spec, segment, columns, first, scales.group, formats::scale_value(scales.type, stored),
+                     row);
     }
   }
   if (scales.padding > 0) {

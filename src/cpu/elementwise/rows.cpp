@@ -111,7 +111,8 @@ void round_to_bf16(float* x, int64_t n) {
 
 void multiply(float* x, int64_t n, float factor) {
   const D d;
-  for (int64_t i = 0; i < n; i += kLanes) hn::StoreU(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, factor)), d, x + i);
+  for (int64_t i = 0; i < n; i += kLanes)
+    hn::StoreU(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, factor)), d, x + i);
 }
 
 void merge(float* a, float weight_a, const float* b, float weight_b, int64_t n) {
@@ -138,12 +139,13 @@ void cast_fp8(const float* x, uint8_t* codes, int64_t code_stride, uint8_t* expo
     // 2^(127 - exponent) is 1 / scale, exactly.
     const V inverse = hn::Set(d, ue8m0_to_f32(static_cast<uint8_t>(254 - exponent)));
     for (int64_t i = 0; i < kCastGroup; i += kLanes) {
-      store_bytes(d, e4m3_codes(d, hn::Mul(hn::LoadU(d, from + i), inverse)), codes + group * code_stride + i);
+      store_bytes(d, e4m3_codes(d, hn::Mul(hn::LoadU(d, from + i), inverse)),
+                  codes + group * code_stride + i);
     }
   }
 }
 
-const RowOps kRowOps = {widen,  narrow,        unpermute, sum_of_squares, rotate,
+const RowOps kRowOps = {widen,         narrow,   unpermute, sum_of_squares, rotate,
                         round_to_bf16, multiply, merge,     cast_fp8};
 
 }  // namespace HWY_NAMESPACE

@@ -1,5 +1,5 @@
-// The online softmax over one tile of scores in Highway. A vector holds neighbouring rows, so maxima and sums over
-// keys need no step across lanes, and a row's bits do not depend on its neighbours.
+// The online softmax over one tile of scores in Highway. A vector holds neighbouring rows, so maxima and sums
+// over keys need no step across lanes, and a row's bits do not depend on its neighbours.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/elementwise/softmax.cpp"
 #include "cpu/targets.h"

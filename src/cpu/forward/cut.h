@@ -1,5 +1,5 @@
-// How the CPU cuts a forward problem: into query tiles, whose rows share every key they load, and each tile's keys
-// into pieces.
+// How the CPU cuts a forward problem: into query tiles, whose rows share every key they load, and each tile's
+// keys into pieces.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ inline constexpr int32_t kTileKeys = 128;
 // Pieces short enough that a single long row keeps a few cores busy, long enough that merging costs nothing.
 inline constexpr visit::SegmentRule kPieceRule{.tile = kTileKeys, .min_keys = 1024, .max_segments = 32};
 
-/// Rows [row_begin, row_end) of one KV head. Row r is token first_token + r / group, head kv_head * group + r % group.
-/// Sparse problems have a key list per token, so their tiles hold one token.
+/// Rows [row_begin, row_end) of one KV head. Row r is token first_token + r / group, head kv_head * group + r
+/// % group. Sparse problems have a key list per token, so their tiles hold one token.
 struct QueryTile {
   int64_t request = 0;
   int64_t first_token = 0;
@@ -67,24 +67,25 @@ class QueryTiles {
   int64_t row_tiles_;
 };
 
-inline int64_t clamped_length(const CacheShape& shape, const CacheTensors& cache, int64_t limit, int64_t request,
-                              int64_t token) {
+inline int64_t clamped_length(const CacheShape& shape, const CacheTensors& cache, int64_t limit,
+                              int64_t request, int64_t token) {
   if (!shape.present) return 0;
   if (cache.length == nullptr) return limit;
   const int64_t length = cache.length[request * cache.length_stride_b + token * cache.length_stride_s];
   return visit::smaller(visit::larger(length, 0), limit);
 }
 
-/// The keys of a tile: dense, positions of the request's sequence; sparse, places of the token's main list followed
-/// by its extra list. They are cut into pieces by the row's own length (or, for partial results, evenly), so that a
-/// row's bits do not depend on the batch or on the number of threads.
+/// The keys of a tile: dense, positions of the request's sequence; sparse, places of the token's main list
+/// followed by its extra list. They are cut into pieces by the row's own length (or, for partial results,
+/// evenly), so that a row's bits do not depend on the batch or on the number of threads.
 class KeyCut {
  public:
   KeyCut(const ForwardProblem& problem, const QueryTile& tile) {
     const ForwardShape& shape = problem.shape;
     const int64_t main_limit = shape.dense ? shape.main.width * shape.main.page : shape.main.width;
     main_ = clamped_length(shape.main, problem.main, main_limit, tile.request, tile.first_token);
-    length_ = main_ + clamped_length(shape.extra, problem.extra, shape.extra.width, tile.request, tile.first_token);
+    length_ =
+        main_ + clamped_length(shape.extra, problem.extra, shape.extra.width, tile.request, tile.first_token);
     prefix_ = visit::smaller(shape.indexer_topk, length_);
     head_ = visit::segments_of(static_cast<int32_t>(prefix_), kPieceRule);
     tail_ = visit::segments_of(static_cast<int32_t>(length_ - prefix_), kPieceRule);
@@ -119,7 +120,9 @@ class KeyCut {
   }
 
  private:
-  int32_t bound(int64_t tile) const { return static_cast<int32_t>(visit::smaller(tile * kTileKeys, length_)); }
+  int32_t bound(int64_t tile) const {
+    return static_cast<int32_t>(visit::smaller(tile * kTileKeys, length_));
+  }
 
   int64_t main_ = 0;
   int64_t length_ = 0;

@@ -1,9 +1,10 @@
 // Forward attention on the CPU.
 //
 //   work      a query tile (up to 128 rows that share their keys), its keys cut into pieces (cut.h)
-//   a piece   for each tile of 128 keys: source -> bf16 tile -> scores -> softmax -> accumulate      (run_piece)
+//   a piece   for each tile of 128 keys: source -> bf16 tile -> scores -> softmax -> accumulate (run_piece)
 //   a tile    its pieces merged in order, then the epilogue, row by row
-//   threads   whole query tiles where there are enough of them; otherwise single pieces, whose partial results wait in
+//   threads   whole query tiles where there are enough of them; otherwise single pieces, whose partial
+//   results wait in
 //             the workspace for the merge. Both do the same arithmetic in the same order.
 //
 //   scratch of a thread, bytes at 128 rows, d 576     lifetime
@@ -67,7 +68,8 @@ struct Scratch {
 };
 
 /// Books (workspace null) or grants one thread's scratch.
-Scratch lay_out_scratch(const Isa& isa, const ForwardShape& shape, int64_t rows, Ledger& ledger, void* workspace) {
+Scratch lay_out_scratch(const Isa& isa, const ForwardShape& shape, int64_t rows, Ledger& ledger,
+                        void* workspace) {
   Scratch s{};
   const auto piece = [&]<class T>(T*& p, int64_t count) {
     const size_t at = ledger.book<T>(count);
@@ -119,7 +121,8 @@ class ForwardRun {
  private:
   Scratch scratch(int thread) const {
     Ledger ledger;
-    auto* memory = granted<std::byte>(workspace_, plan_.scratch + static_cast<size_t>(thread) * plan_.scratch_bytes);
+    auto* memory =
+        granted<std::byte>(workspace_, plan_.scratch + static_cast<size_t>(thread) * plan_.scratch_bytes);
     return lay_out_scratch(isa_, shape_, plan_.tile_rows, ledger, memory);
   }
 
@@ -191,7 +194,8 @@ class ForwardRun {
 
   Partial waiting_partial(int64_t item) const {
     float* memory = granted<float>(workspace_, plan_.partials);
-    return partial_at(memory + item * partial_floats(plan_.tile_rows, shape_.d_v), plan_.tile_rows, shape_.d_v);
+    return partial_at(memory + item * partial_floats(plan_.tile_rows, shape_.d_v), plan_.tile_rows,
+                      shape_.d_v);
   }
 
   void load_tile_queries(const QueryTile& tile, const Scratch& mine) const {
@@ -232,8 +236,8 @@ class ForwardRun {
     const int64_t m = tile.rows();
     for (int64_t r = 0; r < m; ++r) {
       const bool same_token = r > 0 && tile.token(r) == tile.token(r - 1);
-      const visit::Range columns = same_token ? visit::Range{mine.first[r - 1], mine.last[r - 1]}
-                                              : source.columns(tile.token(r));
+      const visit::Range columns =
+          same_token ? visit::Range{mine.first[r - 1], mine.last[r - 1]} : source.columns(tile.token(r));
       mine.first[r] = columns.begin;
       mine.last[r] = columns.end;
     }
@@ -241,9 +245,10 @@ class ForwardRun {
     std::fill(mine.last + m, mine.last + padded_rows(m), 0);
   }
 
-  /// Adds piece p to the pieces before it (piece 0 is where it must be already) and keeps the indexer's state.
-  void merge_piece(const QueryTile& tile, const KeyCut& cut, int64_t p, const Partial& total, const Partial& part,
-                   softmax::RowState* prefix) const {
+  /// Adds piece p to the pieces before it (piece 0 is where it must be already) and keeps the indexer's
+  /// state.
+  void merge_piece(const QueryTile& tile, const KeyCut& cut, int64_t p, const Partial& total,
+                   const Partial& part, softmax::RowState* prefix) const {
     for (int64_t r = 0; r < tile.rows(); ++r) {
       if (p > 0) {
         const softmax::Merged merged = softmax::merge(total.state(r), part.state(r));
@@ -297,13 +302,15 @@ class ForwardKernel final : public Kernel<Forward> {
     return plan;
   }
 
-  void run(const ForwardProblem& problem, const ForwardPlan& plan, int, void* workspace, Stream) const override {
+  void run(const ForwardProblem& problem, const ForwardPlan& plan, int, void* workspace,
+           Stream) const override {
     ForwardRun(isa_, problem, plan, workspace).run();
   }
 
  private:
-  /// Rows of a tile, and with them the number of tiles and the scratch memory. Fewer rows a tile decode keys more
-  /// often: only where threads would have nothing to do, or where their scratch memory would be too large.
+  /// Rows of a tile, and with them the number of tiles and the scratch memory. Fewer rows a tile decode keys
+  /// more often: only where threads would have nothing to do, or where their scratch memory would be too
+  /// large.
   void choose_rows(const ForwardShape& shape, int threads, ForwardPlan* plan) const {
     const int64_t rows = std::max<int64_t>(QueryTiles::rows_per_group(shape), 1);
     plan->tile_rows = padded_rows(visit::ceil_div(rows, visit::ceil_div(rows, kMaxTileRows)));
@@ -325,8 +332,6 @@ class ForwardKernel final : public Kernel<Forward> {
 
 }  // namespace
 
-KernelTable<Forward> forward_kernels() {
-  return table_of_isas<Forward, ForwardKernel>();
-}
+KernelTable<Forward> forward_kernels() { return table_of_isas<Forward, ForwardKernel>(); }
 
 }  // namespace tilewise::cpu

@@ -8,7 +8,8 @@ namespace {
 
 const float* cos_sin_of(const ForwardProblem& problem, int64_t token) {
   const int64_t position = problem.positions[token * problem.positions_stride];
-  return problem.cos_sin + std::clamp<int64_t>(position, 0, problem.shape.max_pos - 1) * problem.cos_sin_stride;
+  return problem.cos_sin +
+         std::clamp<int64_t>(position, 0, problem.shape.max_pos - 1) * problem.cos_sin_stride;
 }
 
 float sink_bias_of(const ForwardProblem& problem, int64_t head) {
@@ -23,8 +24,8 @@ float sink_bias_of(const ForwardProblem& problem, int64_t head) {
   }
 }
 
-/// Multiplies by the factor and, in fused operators, turns the output back. A row without weight becomes +0 whatever
-/// its accumulators met; turning that would make some of its zeros negative.
+/// Multiplies by the factor and, in fused operators, turns the output back. A row without weight becomes +0
+/// whatever its accumulators met; turning that would make some of its zeros negative.
 void finish_output(const Isa& isa, const ForwardProblem& problem, int64_t token, float factor, float* o) {
   if (factor == 0.0f) {
     std::fill_n(o, problem.shape.d_v, 0.0f);
@@ -44,7 +45,8 @@ void store_fused(const Isa& isa, const ForwardProblem& problem, int64_t token, i
 
 }  // namespace
 
-void load_queries(const Isa& isa, const ForwardProblem& problem, const QueryTile& tile, float* q, float* scale) {
+void load_queries(const Isa& isa, const ForwardProblem& problem, const QueryTile& tile, float* q,
+                  float* scale) {
   const ForwardShape& shape = problem.shape;
   float common = shape.softmax_scale;
   if (problem.descale_q != nullptr) common *= problem.descale_q[0] * problem.descale_k[0];
@@ -86,7 +88,8 @@ void store_row(const Isa& isa, const ForwardProblem& problem, const QueryTile& t
   finish_output(isa, problem, token, factor, o);
 
   if (problem.lse.data != nullptr) *problem.lse.at(tile.request, token, head) = result.lse;
-  if (problem.max_logits.data != nullptr) *problem.max_logits.at(tile.request, token, head) = result.max_logit;
+  if (problem.max_logits.data != nullptr)
+    *problem.max_logits.at(tile.request, token, head) = result.max_logit;
   if (prefix != nullptr) *problem.lse_indexer.at(tile.request, token, head) = softmax::finish(*prefix).lse;
   if (shape.epilogue == Epilogue::kFp8) {
     store_fused(isa, problem, token, head, o);

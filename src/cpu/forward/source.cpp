@@ -21,13 +21,14 @@ KeySource::KeySource(const Isa& isa, const ForwardProblem& problem, const QueryT
     : isa_(isa), problem_(problem), tile_(tile), cut_(cut), piece_(piece), place_(piece.begin) {
   const ForwardShape& shape = problem.shape;
   if (!shape.dense) return;
-  rule_ = visit::make_mask_rule(static_cast<int32_t>(shape.s_q), static_cast<int32_t>(cut.length()), shape.causal,
-                                shape.window.left, shape.window.right);
+  rule_ = visit::make_mask_rule(static_cast<int32_t>(shape.s_q), static_cast<int32_t>(cut.length()),
+                                shape.causal, shape.window.left, shape.window.right);
   const visit::Range queries =
       visit::queries_of_rows(tile.row_begin, tile.row_end, static_cast<int32_t>(tile.group));
   needed_ = visit::keys_seen_by_any(rule_, queries);
   // Tiles are counted from key 0, whatever the rows see: a row's sums then do not depend on its neighbours.
-  const visit::IntervalVisit whole = visit::visit_keys(rule_, queries, kTileKeys, visit::TileOrigin::kSequence);
+  const visit::IntervalVisit whole =
+      visit::visit_keys(rule_, queries, kTileKeys, visit::TileOrigin::kSequence);
   visit_ = whole.slice(piece.begin / kTileKeys - whole.first_tile,
                        static_cast<int32_t>(visit::ceil_div(piece.end, kTileKeys)) - whole.first_tile);
   place_ = 0;
@@ -54,7 +55,8 @@ bool KeySource::next_gathered(void* rows, LoadedTile* loaded) {
   }
   if (count_ == 0) return false;
   decode(shape.main, refs_, from_main, rows);
-  decode(shape.extra, refs_ + from_main, count_ - from_main, static_cast<BF16*>(rows) + from_main * shape.d_qk);
+  decode(shape.extra, refs_ + from_main, count_ - from_main,
+         static_cast<BF16*>(rows) + from_main * shape.d_qk);
   *loaded = {count_, visit::Form::kFull};
   return true;
 }

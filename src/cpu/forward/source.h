@@ -15,14 +15,15 @@ struct LoadedTile {
   visit::Form form = visit::Form::kFull;
 };
 
-/// Walks the keys of one piece in tiles of at most kTileKeys columns. The index check lives here and nowhere else.
+/// Walks the keys of one piece in tiles of at most kTileKeys columns. The index check lives here and nowhere
+/// else.
 class KeySource {
  public:
   KeySource(const Isa& isa, const ForwardProblem& problem, const QueryTile& tile, const KeyCut& cut,
             visit::Range piece);
 
-  /// Decodes the next columns to `rows` [kTileKeys][d_qk] (BF16, or float when needs_f32) and gives their number and
-  /// form; false when the piece has no more. Tiles without a valid column are passed over.
+  /// Decodes the next columns to `rows` [kTileKeys][d_qk] (BF16, or float when needs_f32) and gives their
+  /// number and form; false when the piece has no more. Tiles without a valid column are passed over.
   bool next(void* rows, LoadedTile* loaded);
 
   /// Columns of the last tile that a token sees, for tiles of Form::kRow.

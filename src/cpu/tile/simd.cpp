@@ -1,11 +1,13 @@
 // Tile products in Highway, compiled once per instruction set.
 //
-// Both products are blocked the same way: a block of R x NV vectors of sums stays in registers, the operand that is
-// read as whole vectors (packed Q, V) lies in a panel that fits L1, the other one is broadcast element by element.
+// Both products are blocked the same way: a block of R x NV vectors of sums stays in registers, the operand
+// that is read as whole vectors (packed Q, V) lies in a panel that fits L1, the other one is broadcast
+// element by element.
 //
 //            registers          panel in L1 (fp32)         broadcast
-//   scores       R keys x NV vectors of rows   Q: kDepth x NV vectors     K: R keys x kDepth, converted to fp32
-//   accumulate   R rows x NV vectors of V      V: all keys x NV vectors   P^T: R neighbouring rows of each key
+//   scores       R keys x NV vectors of rows   Q: kDepth x NV vectors     K: R keys x kDepth, converted to
+//   fp32 accumulate   R rows x NV vectors of V      V: all keys x NV vectors   P^T: R neighbouring rows of
+//   each key
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/tile/simd.cpp"
 #include "cpu/targets.h"
@@ -41,7 +43,9 @@ HWY_INLINE V load_as_f32(D d, const BF16* p) {
   return hn::BitCast(d, hn::ShiftLeft<16>(bits));
 }
 
-size_t packed_q_bytes(int64_t m, int64_t d) { return static_cast<size_t>(padded_rows(m) * d) * sizeof(float); }
+size_t packed_q_bytes(int64_t m, int64_t d) {
+  return static_cast<size_t>(padded_rows(m) * d) * sizeof(float);
+}
 
 // Panels of kPanel rows (the last one may be a single vector wide), each [d][width].
 void pack_q(const float* q, int64_t m, int64_t d, void* packed) {
@@ -111,7 +115,8 @@ HWY_INLINE KeyBlock key_block(const KvTile<BF16>& k, int64_t key, int64_t count,
   const D d;
   for (int64_t r = 0; r < count; ++r) {
     const BF16* from = k.rows + (key + r) * k.ld + c0;
-    for (int64_t c = 0; c < depth; c += kLanes) hn::Store(load_as_f32(d, from + c), d, buffer + r * kDepth + c);
+    for (int64_t c = 0; c < depth; c += kLanes)
+      hn::Store(load_as_f32(d, from + c), d, buffer + r * kDepth + c);
   }
   return {buffer, kDepth};
 }
@@ -165,15 +170,15 @@ void accumulate(const float* p, const KvTile<T>& v, int64_t m, int64_t d_v, cons
       }
       for (int64_t r = 0; r < m; r += kBlockRows) {
         const int64_t rows = HWY_MIN(static_cast<int64_t>(kBlockRows), m - r);
-        multiply_rows<2, true>(rows, p + key * ld_p + r, 1, ld_p, panel, keys, key == 0 ? rescale + r : nullptr,
-                               o + r * d_v + c0, d_v);
+        multiply_rows<2, true>(rows, p + key * ld_p + r, 1, ld_p, panel, keys,
+                               key == 0 ? rescale + r : nullptr, o + r * d_v + c0, d_v);
       }
     }
   }
 }
 
-const TileOps kTileOps = {packed_q_bytes,   pack_q,           scores<BF16>,
-                          scores<float>,    accumulate<BF16>, accumulate<float>};
+const TileOps kTileOps = {packed_q_bytes, pack_q,           scores<BF16>,
+                          scores<float>,  accumulate<BF16>, accumulate<float>};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace tilewise::cpu

@@ -3,9 +3,10 @@
 //   scores      S^T[key][row]  = sum_c K[key][c] * Q[row][c]
 //   accumulate  O[row][c]      = O[row][c] * rescale[row] + sum_key P^T[key][row] * V[key][c]
 //
-// Rows of a query tile lie next to each other in S^T and P^T, so that the softmax works on whole vectors of rows and
-// no product needs a transposition. Sums run over c (scores) and key (accumulate) in ascending order, one fused
-// multiply-add a step where the machine has it: a row's bits depend on nothing but its own operands.
+// Rows of a query tile lie next to each other in S^T and P^T, so that the softmax works on whole vectors of
+// rows and no product needs a transposition. Sums run over c (scores) and key (accumulate) in ascending
+// order, one fused multiply-add a step where the machine has it: a row's bits depend on nothing but its own
+// operands.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,8 @@ namespace tilewise::cpu {
 inline constexpr int64_t kRowPad = 16;
 constexpr int64_t padded_rows(int64_t m) { return (m + kRowPad - 1) / kRowPad * kRowPad; }
 
-/// Keys decoded into one tile, [count][ld] row-major. T is BF16, or float where bf16 could not hold the values.
+/// Keys decoded into one tile, [count][ld] row-major. T is BF16, or float where bf16 could not hold the
+/// values.
 template <class T>
 struct KvTile {
   const T* rows = nullptr;
@@ -37,7 +39,8 @@ struct TileOps {
   void (*scores)(const KvTile<BF16>& k, int64_t d, const void* packed_q, int64_t m, float* s);
   void (*scores_f32)(const KvTile<float>& k, int64_t d, const void* packed_q, int64_t m, float* s);
   /// p [v.count][padded_rows(m)], rescale [m], o [m][d_v]
-  void (*accumulate)(const float* p, const KvTile<BF16>& v, int64_t m, int64_t d_v, const float* rescale, float* o);
+  void (*accumulate)(const float* p, const KvTile<BF16>& v, int64_t m, int64_t d_v, const float* rescale,
+                     float* o);
   void (*accumulate_f32)(const float* p, const KvTile<float>& v, int64_t m, int64_t d_v, const float* rescale,
                          float* o);
 };
