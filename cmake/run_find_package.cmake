@@ -13,3 +13,4 @@ step(
 )
 step("${CMAKE_COMMAND}" --build "${WORK_DIR}/build")
 step("${WORK_DIR}/build/first_call")
+step("${WORK_DIR}/build/first_call_c")

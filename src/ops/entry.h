@@ -1,5 +1,5 @@
-// The four entry points that every operator offers, on top of its check function and its kernel table. The calls
-// among them are saved as case files when they raise, if the user wants that.
+// The four entry points that every operator offers, on top of its check function and its kernel table. The
+// calls among them are saved as case files when they raise, if the user wants that.
 #pragma once
 
 #include <vector>
@@ -19,8 +19,8 @@ Plan plan_call(KernelTable<F> table, const Args& args, const Device& device, con
 
 template <class F, class Args>
 void run_call(const Plan& plan, const Args& args, Workspace workspace, Stream stream) {
-  casefile::or_saved(
-      args, [&] { run_plan<F>(plan, check(args, plan.state().device.id), workspace, stream); });
+  casefile::or_saved(args,
+                     [&] { run_plan<F>(plan, check(args, plan.state().device.id), workspace, stream); });
 }
 
 /// Plans, books a workspace and runs. On the CPU: tensors that lie elsewhere are refused by the check.

@@ -1,5 +1,5 @@
-// The one problem that dense_decode, sparse_decode, sparse_prefill_fwd and the fused operators come down to after
-// their checks: query rows, one or two KV caches, a mask or token lists, an epilogue.
+// The one problem that dense_decode, sparse_decode, sparse_prefill_fwd and the fused operators come down to
+// after their checks: query rows, one or two KV caches, a mask or token lists, an epilogue.
 #pragma once
 
 #include <cstdint>
@@ -97,8 +97,8 @@ struct RowTensor {
 struct ForwardProblem {
   ForwardShape shape;
 
-  // [b, s_q, h_q, d_qk] of q_dtype (1 or 2 bytes an element, strides in elements); fused: [s_q, h_q * 512] permuted,
-  // stride_h unused.
+  // [b, s_q, h_q, d_qk] of q_dtype (1 or 2 bytes an element, strides in elements); fused: [s_q, h_q * 512]
+  // permuted, stride_h unused.
   const void* q = nullptr;
   int64_t q_stride_b = 0;
   int64_t q_stride_s = 0;
@@ -119,7 +119,7 @@ struct ForwardProblem {
   const float* cos_sin = nullptr;  // [max_pos, 64]
   int64_t cos_sin_stride = 64;
 
-  RowTensor<uint8_t> out;  // kStore: of out_dtype, kPartials: fp32; strides in BYTES
+  RowTensor<uint8_t> out;        // kStore: of out_dtype, kPartials: fp32; strides in BYTES
   RowTensor<uint16_t> out_bf16;  // kFp8: the values before the cast
   uint8_t* out_fp8 = nullptr;    // [s_q, n_groups, h_q / n_groups * 512]
   int32_t* out_sf = nullptr;     // strides (sf_stride_s, sf_stride_g, sf_stride_c)
@@ -135,15 +135,15 @@ struct ForwardProblem {
 
 /// How a forward kernel cuts its problem; offsets are those of the workspace ledger.
 struct ForwardPlan {
-  int64_t tile_rows = 0;    // query rows that share one decoded KV tile
-  int64_t tile_keys = 0;    // keys decoded at a time
-  int64_t num_tiles = 0;    // query tiles in the whole problem
-  int64_t wave_tiles = 0;   // query tiles whose partial results are alive together; 0: never split over threads
-  int64_t max_segments = 1; // most pieces that one row's keys are cut into
-  int threads = 1;          // that have scratch memory
+  int64_t tile_rows = 0;     // query rows that share one decoded KV tile
+  int64_t tile_keys = 0;     // keys decoded at a time
+  int64_t num_tiles = 0;     // query tiles in the whole problem
+  int64_t wave_tiles = 0;    // query tiles that wait for their merge together; 0: none is split over threads
+  int64_t max_segments = 1;  // most pieces that one row's keys are cut into
+  int threads = 1;           // that have scratch memory
   size_t scratch = 0;
   size_t scratch_bytes = 0;
-  size_t partials = 0;      // wave_tiles * max_segments partial results
+  size_t partials = 0;  // wave_tiles * max_segments partial results
 };
 std::string describe(const ForwardPlan& plan);
 

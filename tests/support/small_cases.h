@@ -47,10 +47,10 @@ inline std::vector<cases::Case> small_decode_cases(cases::Op op) {
     c.s_q = 3;
     c.h_q = odd ? 4 : 3;
     c.d_qk = choice.d;
-    c.main = {.record = choice.main, .page = odd ? 16 : 5, .width = 70};
+    c.main = {.record = choice.main, .page = odd ? 16 : 5, .width = 70, .rows = 160};
     c.main.lengths = odd ? cases::Lengths::kVaried : cases::Lengths::kNone;
     if (choice.extra) {
-      c.extra = cases::CacheCase{.record = *choice.extra, .page = odd ? 3 : 64, .width = 75};
+      c.extra = cases::CacheCase{.record = *choice.extra, .page = odd ? 3 : 64, .width = 75, .rows = 190};
       c.extra->lengths = odd ? cases::Lengths::kNone : cases::Lengths::kVaried;
     }
     c.holes = odd ? cases::Holes::kHuge : cases::Holes::kInterleaved;
@@ -144,13 +144,16 @@ inline std::vector<cases::Case> long_cases(cases::Op op) {
   c.s_q = 2;
   c.h_q = 2;
   c.main.width = 2300;
-  c.main.rows = 0;
+  c.main.rows = cases::is_dense(op) ? 0 : 2600;
   c.main.page = 64;
   c.main.lengths = cases::Lengths::kNone;
   c.window = {};
   c.causal = cases::is_dense(op);
   if (c.indexer_topk > 0) c.indexer_topk = 1100;
-  if (c.extra) c.extra->width = 300;
+  if (c.extra) {
+    c.extra->width = 300;
+    c.extra->rows = 400;
+  }
   return {c};
 }
 

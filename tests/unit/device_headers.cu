@@ -136,7 +136,8 @@ __device__ void softmax_functions(const Buffers& b) {
   sum += is_empty_partial(b.floats[0]) ? 1.0f : 0.0f;
   PartialState parts;
   add_partial(parts, b.floats[1], LogBase::kTwo);
-  sum += static_cast<float>(partial_weight(parts, b.floats[1], LogBase::kTwo) + merged_lse(parts, LogBase::kTwo));
+  sum += static_cast<float>(partial_weight(parts, b.floats[1], LogBase::kTwo) +
+                            merged_lse(parts, LogBase::kTwo));
   b.sums[4] = sum;
 }
 

@@ -25,7 +25,8 @@ TEST(memory, no_call_asks_for_more_than_64_mebibytes) {
       PlanOptions options;
       options.threads = threads;
       const Plan plan = plan_case(data.args(), Device::cpu(), options);
-      EXPECT_LE(plan.workspace_bytes(), kMostBytes) << name(c) << ", " << threads << " threads: " << plan.describe();
+      EXPECT_LE(plan.workspace_bytes(), kMostBytes)
+          << name(c) << ", " << threads << " threads: " << plan.describe();
     }
   }
 }

@@ -121,8 +121,8 @@ void encode_record(const RecordSpec& spec, const BF16* x, uint8_t* page, int64_t
     }
   }
   if (scales.padding > 0) {
-    std::memset(scale_row + scales.offset + formats::num_scales(spec) * formats::scale_bytes(scales.type), 0,
-                static_cast<size_t>(scales.padding));
+    const int32_t end = scales.offset + formats::num_scales(spec) * formats::scale_bytes(scales.type);
+    std::memset(scale_row + end, 0, static_cast<size_t>(scales.padding));
   }
 }
 

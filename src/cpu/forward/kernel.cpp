@@ -293,7 +293,7 @@ class ForwardKernel final : public Kernel<Forward> {
     choose_rows(shape, threads, &plan);
     plan.scratch = ledger.book<std::byte>(static_cast<int64_t>(plan.scratch_bytes) * plan.threads);
     const bool merges = shape.epilogue != Epilogue::kPartials && plan.max_segments > 1;
-    if (merges && plan.threads > 1 && plan.num_tiles < 4 * plan.threads) {
+    if (merges && plan.threads > 1 && plan.num_tiles < int64_t{4} * plan.threads) {
       const int64_t floats = plan.max_segments * partial_floats(plan.tile_rows, shape.d_v);
       const int64_t fit = kPartialBytes / (floats * static_cast<int64_t>(sizeof(float)));
       plan.wave_tiles = std::clamp<int64_t>(fit, 1, std::max<int64_t>(plan.num_tiles, 1));
