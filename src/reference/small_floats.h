@@ -67,7 +67,7 @@ class SmallFloat {
   }
 
   std::array<double, kLargestCode + 1> magnitudes_{};
-  std::array<float, 2 * kSignBit> signed_values_{};
+  std::array<float, size_t{2} * kSignBit> signed_values_{};
 };
 
 using E4m3 = SmallFloat<4, 3, 0x7E>;

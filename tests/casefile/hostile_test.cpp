@@ -66,7 +66,8 @@ struct Spoiling {
 };
 
 /// A row that changes the header as a value.
-Spoiling header_row(const std::string& what, std::function<void(json&)> change, const std::string& text) {
+Spoiling header_row(const std::string& what, const std::function<void(json&)>& change,
+                    const std::string& text) {
   return {what,
           [change](Parts parts) {
             change(parts.header);
@@ -76,7 +77,7 @@ Spoiling header_row(const std::string& what, std::function<void(json&)> change, 
 }
 
 /// A row that changes one of the texts of JSON in the metadata.
-Spoiling inner_row(const std::string& what, const char* key, std::function<void(json&)> change,
+Spoiling inner_row(const std::string& what, const char* key, const std::function<void(json&)>& change,
                    const std::string& text) {
   return {what,
           [key, change](Parts parts) {

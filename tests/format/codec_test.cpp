@@ -440,14 +440,14 @@ TEST(Codec, EveryKindOfFp32ScaleTimesEveryCode) {
 }
 
 TEST(Codec, WorksAtCompileTime) {
-  constexpr auto first_code = [] {
+  constexpr auto kFirstCode = [] {
     BF16 x[512] = {};
     x[0] = {0x3F80};
     uint8_t bytes[528] = {};
     encode_row(record_spec(Record::kV41Fp8), x, bytes, 1, 0);
     return bytes[0];
   }();
-  EXPECT_EQ(first_code, 0x78);  // 1 / 2^-8: 1/448 lies between 2^-9 and 2^-8
+  EXPECT_EQ(kFirstCode, 0x78);  // 1 / 2^-8: 1/448 lies between 2^-9 and 2^-8
 }
 
 }  // namespace

@@ -38,7 +38,8 @@ def main() -> int:
     database = json.loads((build / "compile_commands.json").read_text(encoding="utf-8"))
     files = sorted({(Path(entry["directory"]) / entry["file"]).resolve() for entry in database})
     chosen = tuple(Path(path).resolve() for path in arguments.paths) or (ROOT,)
-    files = [file for file in files if any(file.is_relative_to(path) for path in chosen)]
+    # C++ alone: the naming rules are not C's.
+    files = [f for f in files if f.suffix == ".cpp" and any(f.is_relative_to(path) for path in chosen)]
     if not files:
         print("clang-tidy: no translation unit to check", file=sys.stderr)
         return 1
