@@ -34,7 +34,8 @@ int main(int argc, char** argv) {
 
   tilewise::tools::DemoOptions demo;
   CLI::App* demo_command = app.add_subcommand(
-      "demo", "Run model-like calls of every operator, compare each with the oracle, time it");
+      "demo",
+      "Run model-like calls of append_kv and the attention operators, compare each with the oracle, time it");
   demo_command->add_option("--json", demo.json, "Write the results to this file as well");
   add_plan_options(*demo_command, demo.plan);
 

@@ -1,4 +1,5 @@
-// Everything that the C++ library offers, but for DLPack views (tilewise/dlpack.h).
+// Everything that the C++ library offers, but for DLPack views (tilewise/dlpack.h) and case files
+// (tilewise/case_file.h).
 #pragma once
 
 #include "tilewise/device.h"

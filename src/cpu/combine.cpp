@@ -64,8 +64,9 @@ class CombineKernel final : public Kernel<Combine> {
 
   void run(const CombineProblem& problem, const NoPlan&, int threads, void*, Stream) const override {
     const CombineShape& shape = problem.shape;
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t r = 0; r < shape.s_q * shape.h_q; ++r) run_row(problem, r / shape.h_q, r % shape.h_q);
+    const int64_t rows = shape.s_q * shape.h_q;
+#pragma omp parallel for num_threads(useful_threads(threads, rows)) schedule(static)
+    for (int64_t r = 0; r < rows; ++r) run_row(problem, r / shape.h_q, r % shape.h_q);
   }
 
  private:

@@ -1,6 +1,7 @@
 // The instruction sets that CPU kernels come in: one row each, with all functions that depend on it.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <span>
 #include <string>
@@ -31,6 +32,12 @@ std::span<const Isa> isas();
 
 /// Why a kernel of this instruction set cannot run on the device; nothing when it can.
 std::optional<std::string> isa_refusal(const Isa& isa, const Device& device);
+
+/// As many threads as there are pieces of work, at least 1: threads without work cost time and memory all the
+/// same.
+inline int useful_threads(int threads, int64_t pieces) {
+  return static_cast<int>(std::clamp<int64_t>(pieces, 1, threads));
+}
 
 /// The kernel table of a family whose kernels K are made from an instruction set each.
 template <class F, class K>

@@ -52,8 +52,9 @@ class KvMoveKernel final : public Kernel<KvMoveFamily> {
     const KvMoveShape& shape = problem.shape;
     const formats::RecordSpec spec = spec_of(shape);
     const std::vector<BF16> zeros(static_cast<size_t>(shape.d), BF16{0});
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t slot = 0; slot < shape.num_blocks * shape.page; ++slot) {
+    const int64_t slots = shape.num_blocks * shape.page;
+#pragma omp parallel for num_threads(useful_threads(threads, slots)) schedule(static)
+    for (int64_t slot = 0; slot < slots; ++slot) {
       const BF16* x =
           slot < shape.n ? reinterpret_cast<const BF16*>(problem.x) + slot * problem.x_stride : zeros.data();
       encode(problem, spec, x, slot);
@@ -63,8 +64,9 @@ class KvMoveKernel final : public Kernel<KvMoveFamily> {
   void dequantize(const KvMoveProblem& problem, int threads) const {
     const KvMoveShape& shape = problem.shape;
     const formats::RecordSpec spec = spec_of(shape);
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t slot = 0; slot < shape.num_blocks * shape.page; ++slot) {
+    const int64_t slots = shape.num_blocks * shape.page;
+#pragma omp parallel for num_threads(useful_threads(threads, slots)) schedule(static)
+    for (int64_t slot = 0; slot < slots; ++slot) {
       const RowRef row{problem.pages + slot / shape.page * problem.block_stride, slot % shape.page};
       isa_.decode->record(spec, shape.page, &row, 1,
                           reinterpret_cast<BF16*>(problem.x) + slot * problem.x_stride, problem.x_stride);
@@ -75,11 +77,12 @@ class KvMoveKernel final : public Kernel<KvMoveFamily> {
   void append(const KvMoveProblem& problem, int threads) const {
     const KvMoveShape& shape = problem.shape;
     const formats::RecordSpec spec = spec_of(shape);
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t owner = 0; owner < threads; ++owner) {
+    const int owners = useful_threads(threads, shape.n);
+#pragma omp parallel for num_threads(owners) schedule(static)
+    for (int64_t owner = 0; owner < owners; ++owner) {
       for (int64_t row = 0; row < shape.n; ++row) {
         const int64_t slot = slot_of(problem, row);
-        if (slot < 0 || slot >= shape.num_blocks * shape.page || slot % threads != owner) continue;
+        if (slot < 0 || slot >= shape.num_blocks * shape.page || slot % owners != owner) continue;
         encode(problem, spec, reinterpret_cast<const BF16*>(problem.x) + row * problem.x_stride, slot);
       }
     }

@@ -224,6 +224,12 @@ void check_sparse_caches(Checker& check, const SparseCache& main, const SparseCa
                  record_name(second));
   }
   check_sparse_cache(check, extra, second, "extra_topk", shape, &shape.extra, &problem->extra);
+  // Both lists are one row of keys to the kernels.
+  if (shape.main.width + shape.extra.width > kMaxCount) {
+    check.refuse(extra.indices_name,
+                 fmt::format("at most {} entries together with {}", kMaxCount, main.indices_name),
+                 fmt::format("{} and {}", shape.extra.width, shape.main.width));
+  }
 }
 
 void check_prefill_keys(Checker& check, const TensorView& kv, const TensorView& indices,

@@ -64,6 +64,12 @@ TEST(SparseDecodeErrors, Sizes) {
                  with_stride(with_stride(with_size(c.args.extra_indices, 2, kTooMany), 0, 0), 1, 0);
            },
            "extra_indices must be of extra_topk 0 to 2147483647, got extra_topk 2147483648"},
+          {"two lists that are huge together",
+           [](auto& c) {
+             c.args.extra_indices =
+                 with_stride(with_stride(with_size(c.args.extra_indices, 2, INT32_MAX), 0, 0), 1, 0);
+           },
+           "extra_indices must be at most 2147483647 entries together with indices, got 2147483647 and 5"},
           {"empty pages", [](auto& c) { c.args.kv_cache = with_size(c.args.kv_cache, 1, 0); },
            "kv_cache must be of page 1 to 2147483647, got page 0"},
           {"huge extra pages",

@@ -35,7 +35,7 @@ Plan plan(const DenseDecodeArgs& args, const Device& device, const PlanOptions& 
 /// Runs a plan made for the same shapes. Throws InvalidArgument, before anything is written, when args do not
 /// fit the plan or the workspace is too small.
 void run(const Plan& plan, const DenseDecodeArgs& args, Workspace workspace, Stream stream = {});
-/// Plans, allocates a workspace and runs, on the device of q.
+/// Plans, allocates a workspace and runs, on the CPU.
 void dense_decode(const DenseDecodeArgs& args, const PlanOptions& options = {});
 /// The operator's kernel table, best first, with the reason for every refusal.
 std::vector<KernelVerdict> explain(const DenseDecodeArgs& args, const Device& device);

@@ -322,7 +322,10 @@ class ForwardKernel final : public Kernel<Forward> {
       plan->scratch_bytes = one.bytes();
       const auto fit = static_cast<int64_t>(kScratchBytes / one.bytes());
       plan->threads = static_cast<int>(std::min({int64_t{threads}, items, fit}));
-      if (plan->threads == threads || plan->tile_rows == kRowPad) return;
+      // Tokens of a dense tile share every key, also a NaN that only one of them sees: which tokens those are
+      // may depend on the shape alone.
+      const bool fixed = shape.dense && shape.s_q > 1;
+      if (plan->threads == threads || plan->tile_rows == kRowPad || fixed) return;
       plan->tile_rows = padded_rows(plan->tile_rows / 2);
     }
   }

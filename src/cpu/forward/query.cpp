@@ -83,8 +83,10 @@ void store_row(const Isa& isa, const ForwardProblem& problem, const QueryTile& t
                                         ? softmax::finish_with_sink_bias(state, sink_bias_of(problem, head))
                                         : softmax::finish(state);
   float factor = result.scale;
-  if (shape.has_sink) factor *= softmax::sink_factor(result.lse, problem.sink[head * problem.sink_stride]);
-  if (problem.descale_k != nullptr) factor *= problem.descale_k[0];
+  // A row without weight stays 0 whatever the sink and the scales are.
+  if (shape.has_sink && factor != 0.0f)
+    factor *= softmax::sink_factor(result.lse, problem.sink[head * problem.sink_stride]);
+  if (problem.descale_k != nullptr && factor != 0.0f) factor *= problem.descale_k[0];
   finish_output(isa, problem, token, factor, o);
 
   if (problem.lse.data != nullptr) *problem.lse.at(tile.request, token, head) = result.lse;
