@@ -1,0 +1,118 @@
+// All schemas in one table. A functional operator returns new tensors; its overload `out` has the same
+// arguments, then every output as a mutable one, and returns nothing.
+#include "schemas.h"
+
+// The arguments that several operators share.
+#define DENSE_DECODE                                                                                       \
+  "Tensor q, Tensor k_cache, Tensor block_table, Tensor cache_seqlens, float softmax_scale, int d_v=512, " \
+  "bool causal=False, int[2] window=[-1, -1], Tensor? attn_sink=None, Tensor? descale_q=None, "            \
+  "Tensor? descale_k=None, bool batch_invariant=False, Tensor? plan=None"
+#define SPARSE_DECODE                                                                  \
+  "Tensor q, Tensor kv_cache, Tensor indices, float softmax_scale, str? record=None, " \
+  "Tensor? topk_length=None, Tensor? extra_cache=None, Tensor? extra_indices=None, "   \
+  "Tensor? extra_topk_length=None, str? extra_record=None, Tensor? attn_sink=None, "   \
+  "bool batch_invariant=False, Tensor? plan=None"
+#define SPARSE_PREFILL_FWD                                                                            \
+  "Tensor q, Tensor kv, Tensor indices, float softmax_scale, int d_v=512, Tensor? topk_length=None, " \
+  "Tensor? attn_sink=None, Tensor? sink_bias=None, int indexer_topk=0"
+#define FUSED_PREFILL                                                                                        \
+  "Tensor q, Tensor kv, Tensor indices, Tensor token_positions, Tensor cos_sin_cache, float softmax_scale, " \
+  "int n_groups, float? q_norm_eps=None, Tensor? topk_length=None, Tensor? attn_sink=None"
+#define FUSED_DECODE                                                                                        \
+  "Tensor q, Tensor kv_cache, Tensor indices, Tensor token_positions, Tensor cos_sin_cache, "               \
+  "float softmax_scale, int n_groups, float? q_norm_eps=None, str? record=None, Tensor? topk_length=None, " \
+  "Tensor? extra_cache=None, Tensor? extra_indices=None, Tensor? extra_topk_length=None, "                  \
+  "str? extra_record=None, Tensor? attn_sink=None"
+#define COMBINE_PARTIALS "Tensor out_partials, Tensor lse_partials, Tensor? attn_sink=None, bool base2=False"
+#define QUANTIZE_KV "Tensor x, str record, int page"
+#define DEQUANTIZE_KV "Tensor pages, str record"
+#define PERMUTE_Q_B_PROJ "Tensor weight, Tensor scales, int h_q, int d_q"
+#define PERMUTE_WV_PROJ "Tensor weight, Tensor scales, int group_size, int d_o=512"
+
+// The settings of FlashMLA's fused operators.
+#define FLASHMLA_FUSED                                                                                      \
+  "bool enable_q_norm, float rms_norm_eps, Tensor token_positions, bool is_rope_neox_style, int rope_dim, " \
+  "Tensor cos_sin_cache, int n_wv_group, int num_per_channels, bool use_tma_aligned_col_major_sf, "         \
+  "bool round_sf, bool use_packed_ue8m0, Tensor(d!)? out_fp8=None, Tensor(e!)? out_sf=None"
+
+namespace tilewise::bindings {
+namespace {
+
+constexpr const char* kNative[] = {
+    "dense_decode(" DENSE_DECODE ") -> (Tensor out, Tensor lse)",
+    "dense_decode.out(" DENSE_DECODE ", *, Tensor(a!) out, Tensor(b!) lse) -> ()",
+    "sparse_decode(" SPARSE_DECODE ") -> (Tensor out, Tensor lse)",
+    "sparse_decode.out(" SPARSE_DECODE ", *, Tensor(a!) out, Tensor(b!) lse) -> ()",
+    // lse_indexer has no element where indexer_topk is 0; the overload then wants it left out.
+    "sparse_prefill_fwd(" SPARSE_PREFILL_FWD
+    ") -> (Tensor out, Tensor max_logits, Tensor lse, Tensor lse_indexer)",
+    "sparse_prefill_fwd.out(" SPARSE_PREFILL_FWD
+    ", *, Tensor(a!) out, Tensor(b!) max_logits, Tensor(c!) lse, Tensor(d!)? lse_indexer=None) -> ()",
+    "fused_prefill(" FUSED_PREFILL ") -> (Tensor out_fp8, Tensor out_sf, Tensor max_logits, Tensor lse)",
+    "fused_prefill.out(" FUSED_PREFILL
+    ", *, Tensor(a!) out_fp8, Tensor(b!) out_sf, Tensor(c!) max_logits, Tensor(d!) lse, "
+    "Tensor(e!)? out_bf16=None) -> ()",
+    "fused_decode(" FUSED_DECODE ", int? num_splits=None) -> (Tensor out_fp8, Tensor out_sf, Tensor lse)",
+    "fused_decode.out(" FUSED_DECODE
+    ", int? num_splits=None, *, Tensor(a!) out_fp8, Tensor(b!) out_sf, Tensor(c!) lse, "
+    "Tensor(d!)? out_bf16=None) -> ()",
+    "fused_decode_partials(" FUSED_DECODE ", int num_splits=1) -> (Tensor o_accum, Tensor lse_accum)",
+    "fused_decode_partials.out(" FUSED_DECODE
+    ", int num_splits=1, *, Tensor(a!) o_accum, Tensor(b!) lse_accum) -> ()",
+    "combine_partials(" COMBINE_PARTIALS ") -> (Tensor out, Tensor lse)",
+    "combine_partials.out(" COMBINE_PARTIALS ", *, Tensor(a!) out, Tensor(b!) lse) -> ()",
+    "combine_partials_fused(" COMBINE_PARTIALS
+    ", int n_groups=1) -> (Tensor out_fp8, Tensor out_sf, Tensor lse)",
+    "combine_partials_fused.out(" COMBINE_PARTIALS
+    ", int n_groups=1, *, Tensor(a!) out_fp8, Tensor(b!) out_sf, Tensor(c!) lse) -> ()",
+    "quantize_kv(" QUANTIZE_KV ") -> Tensor pages",
+    "quantize_kv.out(" QUANTIZE_KV ", *, Tensor(a!) pages) -> ()",
+    "dequantize_kv(" DEQUANTIZE_KV ") -> Tensor x",
+    "dequantize_kv.out(" DEQUANTIZE_KV ", *, Tensor(a!) x) -> ()",
+    "append_kv(Tensor kv, Tensor(a!) cache, Tensor slots, str? record=None) -> ()",
+    "permute_q_b_proj(" PERMUTE_Q_B_PROJ ") -> (Tensor weight_out, Tensor scales_out)",
+    "permute_q_b_proj.out(" PERMUTE_Q_B_PROJ ", *, Tensor(a!) weight_out, Tensor(b!) scales_out) -> ()",
+    "permute_wv_proj(" PERMUTE_WV_PROJ ") -> (Tensor weight_out, Tensor scales_out)",
+    "permute_wv_proj.out(" PERMUTE_WV_PROJ ", *, Tensor(a!) weight_out, Tensor(b!) scales_out) -> ()",
+    // Threads of CPU operators; 0: torch's own number.
+    "set_num_threads(int n) -> ()",
+    "get_num_threads() -> int",
+    // Does nothing: what a call costs before any work is done.
+    "noop(Tensor x) -> ()",
+};
+
+constexpr const char* kFlashmla[] = {
+    "sparse_decode_fwd(Tensor q, Tensor kv, Tensor indices, Tensor? topk_length, Tensor? attn_sink, "
+    "Tensor(a)? tile_scheduler_metadata, Tensor(b)? num_splits, Tensor? extra_kv, Tensor? extra_indices, "
+    "Tensor? extra_topk_length, int d_v, float sm_scale, Tensor(c!)? out_=None) "
+    "-> (Tensor(c!), Tensor, Tensor(a)?, Tensor(b)?)",
+    "dense_decode_fwd(Tensor q, Tensor kcache, int head_size_v, Tensor seqlens_k, Tensor block_table, "
+    "float softmax_scale, bool is_causal, Tensor(a)? tile_scheduler_metadata, Tensor(b)? num_splits, "
+    "Tensor(c!)? out_=None) -> (Tensor(c!), Tensor, Tensor(a)?, Tensor(b)?)",
+    "sparse_prefill_fwd(Tensor q, Tensor kv, Tensor indices, float sm_scale, int d_v, Tensor? attn_sink, "
+    "Tensor? topk_length, Tensor(a!)? out_=None) -> Tensor[]",
+    "fused_norm_rope_attn_rope_cast_fwd(Tensor q, Tensor kv, Tensor indices, float sm_scale, int d_v, "
+    "Tensor? attn_sink, Tensor? topk_length, " FLASHMLA_FUSED ") -> Tensor[]",
+    "fused_norm_rope_attn_rope_cast_decode(Tensor q, Tensor kv, Tensor indices, float sm_scale, int d_v, "
+    "Tensor? attn_sink, Tensor? topk_length, Tensor? extra_kv, Tensor? extra_indices, "
+    "Tensor? extra_topk_length, " FLASHMLA_FUSED
+    ", int mega_num_splits=1, Tensor(f!)? mega_o_accum=None, Tensor(g!)? mega_lse_accum=None) -> Tensor[]",
+    "permute_q_b_proj(Tensor q_b_proj, Tensor scale_factors, int h_q, int d_q) -> Tensor[]",
+    "permute_wv_proj(Tensor wv_proj, Tensor scale_factors, int wv_group_size, int d_o) -> Tensor[]",
+};
+
+constexpr const char* kFlashmlaExtension[] = {
+    "fwd_kvcache_mla_fp8(Tensor q, Tensor k_cache, int head_dim_v, Tensor cache_seqlens, Tensor block_table, "
+    "float softmax_scale, bool causal, Tensor tile_scheduler_metadata, Tensor num_splits, Tensor? descale_q, "
+    "Tensor? descale_k) -> Tensor[]",
+    "get_mla_decoding_metadata_dense_fp8(Tensor seqlens_k, int num_heads_per_head_k, int num_heads_k) "
+    "-> Tensor[]",
+};
+
+}  // namespace
+
+std::span<const char* const> native_schemas() { return kNative; }
+std::span<const char* const> flashmla_schemas() { return kFlashmla; }
+std::span<const char* const> flashmla_extension_schemas() { return kFlashmlaExtension; }
+
+}  // namespace tilewise::bindings

@@ -1,0 +1,381 @@
+"""Loads the operators into torch and tells torch.compile and torch.export the shapes of what they return.
+
+``torch.ops.tilewise.*`` is there after the import. ``torch.ops._flashmla_C.*`` and
+``torch.ops._flashmla_extension_C.*`` are registered when somebody first asks for one of them, unless another
+library has brought them by then: both may be imported, in any order.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+_HEAD_SIZE = 512  # of V, and of everything in the fused operators
+_LIBRARY_NAME = "libtilewise_torch.so"
+
+
+def _library_path() -> Path:
+    """The library beside this file; TILEWISE_TORCH_LIBRARY names another one, such as a build folder's."""
+    return Path(os.environ.get("TILEWISE_TORCH_LIBRARY") or Path(__file__).with_name(_LIBRARY_NAME))
+
+
+def _load() -> ctypes.CDLL:
+    path = _library_path()
+    if not path.is_file():
+        raise ImportError(f"tilewise: the operators' library must be {path}, got no such file")
+    torch.ops.load_library(str(path))
+    library = ctypes.CDLL(str(path))
+    library.tilewise_torch_version.restype = ctypes.c_char_p
+    library.tilewise_torch_register_flashmla.argtypes = [ctypes.c_char_p]
+    library.tilewise_torch_record_name.restype = ctypes.c_char_p
+    library.tilewise_torch_record_dim.argtypes = [ctypes.c_char_p]
+    library.tilewise_torch_record_dim.restype = ctypes.c_int64
+    library.tilewise_torch_record_bytes.argtypes = [ctypes.c_char_p, ctypes.c_int64]
+    library.tilewise_torch_record_bytes.restype = ctypes.c_int64
+    return library
+
+
+_library = _load()
+
+VERSION: str = _library.tilewise_torch_version().decode()
+
+
+def record_names() -> tuple[str, ...]:
+    """The names of all cache records, in the order of their ids."""
+    names = []
+    while name := _library.tilewise_torch_record_name(len(names)):
+        names.append(name.decode())
+    return tuple(names)
+
+
+def record_dim(record: str) -> int:
+    """The head size that a record holds, in elements; 0 for "bf16", which holds two, and unknown names."""
+    return _library.tilewise_torch_record_dim(record.encode())
+
+
+def record_bytes(record: str, d: int) -> int:
+    """Bytes of one token of head size `d` in a record; 0 where the record does not hold that head size."""
+    return _library.tilewise_torch_record_bytes(record.encode(), d)
+
+
+# ---- shapes -------------------------------------------------------------------------------------------
+#
+# One function for each functional operator, with the arguments that its outputs depend on and whatever else
+# comes. The shapes are those that the library allocates; what is wrong with a call, the call itself says.
+
+
+def _new_f32(like: torch.Tensor, *shape: int) -> torch.Tensor:
+    return like.new_empty(shape, dtype=torch.float32)
+
+
+def _new_out_fp8(like: torch.Tensor, s_q: int, h_q: int, n_groups: int) -> torch.Tensor:
+    return like.new_empty((s_q, n_groups, h_q // n_groups * _HEAD_SIZE), dtype=torch.float8_e4m3fn)
+
+
+def _new_out_sf(like: torch.Tensor, s_q: int, h_q: int, n_groups: int) -> torch.Tensor:
+    columns = h_q // n_groups * _HEAD_SIZE // 128
+    column_stride = (s_q + 3) // 4 * 4
+    strides = (1, columns * column_stride, column_stride)
+    return like.new_empty_strided((s_q, n_groups, columns), strides, dtype=torch.int32)
+
+
+def _new_dense_out(q: torch.Tensor, d_v: int) -> torch.Tensor:
+    dtype = torch.float16 if q.dtype == torch.float16 else torch.bfloat16
+    return q.new_empty((q.shape[0], q.shape[1], q.shape[2], d_v), dtype=dtype)
+
+
+def _new_scales(scales: torch.Tensor) -> torch.Tensor:
+    rows, columns = scales.shape
+    return scales.new_empty_strided((rows, columns), (1, (rows + 3) // 4 * 4), dtype=torch.int32)
+
+
+def _dense_decode(q, k_cache, block_table, cache_seqlens, softmax_scale, d_v=_HEAD_SIZE, *_, **__):
+    return _new_dense_out(q, d_v), _new_f32(q, q.shape[0], q.shape[2], q.shape[1])
+
+
+def _sparse_decode(q, *_, **__):
+    b, s_q, h_q, _d = q.shape
+    return q.new_empty((b, s_q, h_q, _HEAD_SIZE), dtype=torch.bfloat16), _new_f32(q, b, h_q, s_q)
+
+
+def _sparse_prefill_fwd(
+    q,
+    kv,
+    indices,
+    softmax_scale,
+    d_v=_HEAD_SIZE,
+    topk_length=None,
+    attn_sink=None,
+    sink_bias=None,
+    indexer_topk=0,
+):
+    s_q, h_q, _d = q.shape
+    out = q.new_empty((s_q, h_q, d_v), dtype=torch.bfloat16)
+    lse_indexer = _new_f32(q, s_q, h_q) if indexer_topk != 0 else _new_f32(q, 0)
+    return out, _new_f32(q, s_q, h_q), _new_f32(q, s_q, h_q), lse_indexer
+
+
+def _fused(q, keys, indices, token_positions, cos_sin_cache, softmax_scale, n_groups, *_, **__):
+    s_q, h_q, _d = q.shape
+    return _new_out_fp8(q, s_q, h_q, n_groups), _new_out_sf(q, s_q, h_q, n_groups), _new_f32(q, s_q, h_q)
+
+
+def _fused_prefill(q, *args, **kwargs):
+    return *_fused(q, *args, **kwargs), _new_f32(q, q.shape[0], q.shape[1])
+
+
+_PLACE_OF_NUM_SPLITS = 15
+
+
+def _fused_decode_partials(q, *args, num_splits=1, **_):
+    if len(args) >= _PLACE_OF_NUM_SPLITS:
+        num_splits = args[_PLACE_OF_NUM_SPLITS - 1]
+    s_q, h_q, _d = q.shape
+    return _new_f32(q, num_splits, s_q, h_q, _HEAD_SIZE), _new_f32(q, num_splits, s_q, h_q)
+
+
+def _combine_partials(out_partials, *_, **__):
+    _n, s_q, h_q, d_v = out_partials.shape
+    narrow = out_partials.dtype in (torch.bfloat16, torch.float16)
+    dtype = out_partials.dtype if narrow else torch.float32
+    return out_partials.new_empty((s_q, h_q, d_v), dtype=dtype), _new_f32(out_partials, s_q, h_q)
+
+
+def _combine_partials_fused(out_partials, lse_partials, attn_sink=None, base2=False, n_groups=1):
+    like = out_partials
+    _n, s_q, h_q, _d = like.shape
+    return (
+        _new_out_fp8(like, s_q, h_q, n_groups),
+        _new_out_sf(like, s_q, h_q, n_groups),
+        _new_f32(like, s_q, h_q),
+    )
+
+
+def _quantize_kv(x, record, page):
+    n, d = x.shape
+    plain = record == "bf16"
+    width = d if plain else record_bytes(record, record_dim(record))
+    unit = 8 if plain else 16  # elements in 16 bytes, where blocks begin
+    strides = ((page * width + unit - 1) // unit * unit, width, width, 1)
+    dtype = torch.bfloat16 if plain else torch.uint8
+    return x.new_empty_strided(((n + page - 1) // page, page, 1, width), strides, dtype=dtype)
+
+
+def _dequantize_kv(pages, record):
+    d = pages.shape[3] if record == "bf16" else record_dim(record)
+    return pages.new_empty((pages.shape[0] * pages.shape[1], d), dtype=torch.bfloat16)
+
+
+def _permute_q_b_proj(weight, scales, *_, **__):
+    return weight.new_empty(weight.shape), _new_scales(scales)
+
+
+def _permute_wv_proj(weight, scales, *_, **__):
+    return weight.new_empty(weight.shape), scales.new_empty(scales.shape)
+
+
+def _nothing(*_, **__):
+    return None
+
+
+_SHAPES: dict[str, Callable[..., object]] = {
+    "dense_decode": _dense_decode,
+    "sparse_decode": _sparse_decode,
+    "sparse_prefill_fwd": _sparse_prefill_fwd,
+    "fused_prefill": _fused_prefill,
+    "fused_decode": _fused,
+    "fused_decode_partials": _fused_decode_partials,
+    "combine_partials": _combine_partials,
+    "combine_partials_fused": _combine_partials_fused,
+    "quantize_kv": _quantize_kv,
+    "dequantize_kv": _dequantize_kv,
+    "permute_q_b_proj": _permute_q_b_proj,
+    "permute_wv_proj": _permute_wv_proj,
+}
+
+for _name, _function in _SHAPES.items():
+    torch.library.register_fake(f"tilewise::{_name}", _function)
+    torch.library.register_fake(f"tilewise::{_name}.out", _nothing)
+torch.library.register_fake("tilewise::append_kv", _nothing)
+torch.library.register_fake("tilewise::noop", _nothing)
+
+
+# ---- FlashMLA's operators -----------------------------------------------------------------------------
+
+
+def _flashmla_sparse_decode(
+    q,
+    kv,
+    indices,
+    topk_length,
+    attn_sink,
+    tile_scheduler_metadata,
+    num_splits,
+    extra_kv,
+    extra_indices,
+    extra_topk_length,
+    d_v,
+    sm_scale,
+    out_=None,
+):
+    out, lse = _sparse_decode(q)
+    return out if out_ is None else out_, lse, tile_scheduler_metadata, num_splits
+
+
+def _flashmla_dense_decode(
+    q,
+    kcache,
+    head_size_v,
+    seqlens_k,
+    block_table,
+    softmax_scale,
+    is_causal,
+    tile_scheduler_metadata,
+    num_splits,
+    out_=None,
+):
+    out, lse = _dense_decode(q, kcache, block_table, seqlens_k, softmax_scale, head_size_v)
+    return out if out_ is None else out_, lse, tile_scheduler_metadata, num_splits
+
+
+def _flashmla_sparse_prefill(q, kv, indices, sm_scale, d_v, attn_sink, topk_length, out_=None):
+    out, max_logits, lse, _ = _sparse_prefill_fwd(q, kv, indices, sm_scale, d_v)
+    return [out if out_ is None else out_, max_logits, lse]
+
+
+def _flashmla_fused_outputs(q, n_wv_group, out_fp8, out_sf) -> list[torch.Tensor]:
+    s_q, h_q, _d = q.shape
+    return [
+        _new_out_fp8(q, s_q, h_q, n_wv_group) if out_fp8 is None else out_fp8,
+        _new_out_sf(q, s_q, h_q, n_wv_group) if out_sf is None else out_sf,
+        _new_f32(q, s_q, h_q),
+    ]
+
+
+def _flashmla_fused_fwd(
+    q,
+    kv,
+    indices,
+    sm_scale,
+    d_v,
+    attn_sink,
+    topk_length,
+    enable_q_norm,
+    rms_norm_eps,
+    token_positions,
+    is_rope_neox_style,
+    rope_dim,
+    cos_sin_cache,
+    n_wv_group,
+    num_per_channels,
+    use_tma_aligned_col_major_sf,
+    round_sf,
+    use_packed_ue8m0,
+    out_fp8=None,
+    out_sf=None,
+):
+    outputs = _flashmla_fused_outputs(q, n_wv_group, out_fp8, out_sf)
+    return [*outputs, _new_f32(q, q.shape[0], q.shape[1])]
+
+
+def _flashmla_fused_decode(
+    q,
+    kv,
+    indices,
+    sm_scale,
+    d_v,
+    attn_sink,
+    topk_length,
+    extra_kv,
+    extra_indices,
+    extra_topk_length,
+    enable_q_norm,
+    rms_norm_eps,
+    token_positions,
+    is_rope_neox_style,
+    rope_dim,
+    cos_sin_cache,
+    n_wv_group,
+    num_per_channels,
+    use_tma_aligned_col_major_sf,
+    round_sf,
+    use_packed_ue8m0,
+    out_fp8=None,
+    out_sf=None,
+    mega_num_splits=1,
+    mega_o_accum=None,
+    mega_lse_accum=None,
+):
+    return _flashmla_fused_outputs(q, n_wv_group, out_fp8, out_sf)
+
+
+def _flashmla_permute_q_b_proj(q_b_proj, scale_factors, h_q, d_q):
+    return list(_permute_q_b_proj(q_b_proj, scale_factors))
+
+
+def _flashmla_permute_wv_proj(wv_proj, scale_factors, wv_group_size, d_o):
+    return list(_permute_wv_proj(wv_proj, scale_factors))
+
+
+def _flashmla_dense_fp8(q, k_cache, head_dim_v, cache_seqlens, block_table, softmax_scale, *_, **__):
+    return list(_dense_decode(q, k_cache, block_table, cache_seqlens, softmax_scale, head_dim_v))
+
+
+def _flashmla_dense_fp8_metadata(seqlens_k, num_heads_per_head_k, num_heads_k):
+    metadata = seqlens_k.new_empty((1, 8), dtype=torch.int32)
+    return [metadata, seqlens_k.new_empty((seqlens_k.shape[0] + 1,), dtype=torch.int32)]
+
+
+_FLASHMLA_SHAPES: dict[str, dict[str, Callable[..., object]]] = {
+    "_flashmla_C": {
+        "sparse_decode_fwd": _flashmla_sparse_decode,
+        "dense_decode_fwd": _flashmla_dense_decode,
+        "sparse_prefill_fwd": _flashmla_sparse_prefill,
+        "fused_norm_rope_attn_rope_cast_fwd": _flashmla_fused_fwd,
+        "fused_norm_rope_attn_rope_cast_decode": _flashmla_fused_decode,
+        "permute_q_b_proj": _flashmla_permute_q_b_proj,
+        "permute_wv_proj": _flashmla_permute_wv_proj,
+    },
+    "_flashmla_extension_C": {
+        "fwd_kvcache_mla_fp8": _flashmla_dense_fp8,
+        "get_mla_decoding_metadata_dense_fp8": _flashmla_dense_fp8_metadata,
+    },
+}
+
+_flashmla_lock = threading.RLock()
+_flashmla_done: set[str] = set()
+
+
+def register_flashmla(namespace: str) -> None:
+    """Registers FlashMLA's operators of a namespace, unless somebody has. Does nothing when repeated."""
+    with _flashmla_lock:
+        if namespace in _flashmla_done:
+            return
+        _flashmla_done.add(namespace)
+        if any(name.startswith(f"{namespace}::") for name in torch._C._dispatch_get_all_op_names()):
+            return
+        if _library.tilewise_torch_register_flashmla(namespace.encode()) != 0:
+            raise RuntimeError(f"tilewise: torch refused the operators of {namespace}")
+        for name, function in _FLASHMLA_SHAPES[namespace].items():
+            torch.library.register_fake(f"{namespace}::{name}", function)
+
+
+class _FlashMlaNamespace(torch._ops._OpNamespace):
+    """torch.ops.<namespace>, filled when an operator is first asked for."""
+
+    def __getattr__(self, name: str) -> object:
+        # torch.library looks a name up before it defines it: that is somebody else bringing the operators.
+        caller = sys._getframe(1).f_globals.get("__name__")
+        if not name.startswith("_") and caller != "torch.library":
+            register_flashmla(self.name)
+        return super().__getattr__(name)
+
+
+for _namespace in _FLASHMLA_SHAPES:
+    setattr(torch.ops, _namespace, _FlashMlaNamespace(_namespace))

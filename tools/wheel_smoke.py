@@ -1,0 +1,108 @@
+"""Calls every operator of an installed tilewise once and checks the results; tools/check_wheel.py runs it.
+
+All keys of a call are one row v, so attention must give v back, whatever the queries are.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+
+import tilewise
+import torch
+
+HEADS, TOKENS, ROWS, GROUPS = 4, 3, 8, 2
+
+ops = torch.ops.tilewise
+called: set[str] = set()
+
+
+def call(name: str, *args: object, **kwargs: object) -> object:
+    called.add(name)
+    return getattr(ops, name)(*args, **kwargs)
+
+
+def check(name: str, got: torch.Tensor, expected: torch.Tensor, tolerance: float = 0.0) -> None:
+    expected = expected.expand(got.shape).float()
+    error = (got.float() - expected).abs().max().item()
+    if not error <= tolerance:
+        raise SystemExit(f"{name}: error {error}, at most {tolerance} expected")
+
+
+def unpack_fp8(out_fp8: torch.Tensor, out_sf: torch.Tensor) -> torch.Tensor:
+    """[tokens, heads, 512] from the grouped and scaled form."""
+    size = HEADS // GROUPS
+    values = out_fp8.float().view(TOKENS, GROUPS, 16, size, 32)
+    exponents = out_sf.contiguous().view(torch.uint8).float().view(TOKENS, GROUPS, 16, size, 1)
+    return (values * torch.exp2(exponents - 127)).permute(0, 1, 3, 2, 4).reshape(TOKENS, HEADS, 512)
+
+
+def main() -> None:
+    v = torch.linspace(-1, 1, 512).to(torch.bfloat16)
+    rows = v.expand(ROWS, 512).contiguous()
+    q = torch.randn(TOKENS, HEADS, 512).to(torch.bfloat16)
+    lists = torch.arange(TOKENS * 4, dtype=torch.int32).view(TOKENS, 4) % ROWS
+
+    pages = call("quantize_kv", rows, "v4_fp8", 4)
+    back = call("dequantize_kv", pages, "v4_fp8")
+    check("quantize_kv", back, v, 2**-4)
+    cache = torch.zeros_like(pages)
+    call("append_kv", rows, cache, torch.arange(ROWS, dtype=torch.int32))
+    check("append_kv", cache, pages)
+    row = back[0]
+
+    one = torch.zeros(1, 1, dtype=torch.int32)
+    lengths = torch.full((1,), 4, dtype=torch.int32)
+    out, _ = call("dense_decode", q[None], rows.view(2, 4, 1, 512), one, lengths, 0.05)
+    check("dense_decode", out, v, 2**-7)
+    out, _ = call("sparse_decode", q[None], pages, lists[None], 0.05)
+    check("sparse_decode", out, row, 2**-7)
+    out, *_ = call("sparse_prefill_fwd", q, rows[:, None], lists[:, None], 0.05)
+    check("sparse_prefill_fwd", out, v, 2**-7)
+
+    places = torch.arange(TOKENS, dtype=torch.int32)
+    still = torch.cat([torch.ones(TOKENS, 32), torch.zeros(TOKENS, 32)], dim=1)
+    settings = (places, still, 0.05, GROUPS, 1e-6)
+    out_fp8, out_sf, *_ = call("fused_prefill", q, rows[:, None], lists[:, None], *settings)
+    check("fused_prefill", unpack_fp8(out_fp8, out_sf), v, 2**-4)
+    out_fp8, out_sf, _ = call("fused_decode", q, pages, lists, *settings)
+    check("fused_decode", unpack_fp8(out_fp8, out_sf), row, 2**-4)
+    o_accum, lse_accum = call("fused_decode_partials", q, pages, lists, *settings, num_splits=2)
+    out_fp8, out_sf, _ = call("combine_partials_fused", o_accum, lse_accum, None, True, GROUPS)
+    check("combine_partials_fused", unpack_fp8(out_fp8, out_sf), row, 2**-4)
+    out, _ = call("combine_partials", o_accum, lse_accum, None, True)
+    check("combine_partials", out, row, 2**-7)
+
+    weight = torch.randn(HEADS * 16, 128).to(torch.float8_e4m3fn)
+    scales = torch.arange(HEADS * 16, dtype=torch.int32)[:, None]
+    moved, moved_scales = call("permute_q_b_proj", weight, scales, HEADS, 16)
+    check("permute_q_b_proj", moved, weight)
+    check("permute_q_b_proj", moved_scales, scales)
+    weight = torch.randn(1, 2, 512).to(torch.float8_e4m3fn)
+    scales = torch.arange(8, dtype=torch.int32).view(1, 2, 4)
+    moved, moved_scales = call("permute_wv_proj", weight, scales, 1, 512)
+    check("permute_wv_proj", moved, weight)
+    check("permute_wv_proj", moved_scales, scales)
+
+    call("set_num_threads", 1)
+    if call("get_num_threads") != 1:
+        raise SystemExit("get_num_threads: the number set was not kept")
+    call("set_num_threads", 0)
+    call("noop", v)
+    out, *_ = torch.ops._flashmla_C.sparse_decode_fwd(
+        q[None], pages, lists[None], None, None, None, None, None, None, None, 512, 0.05
+    )
+    check("_flashmla_C.sparse_decode_fwd", out, row, 2**-7)
+
+    prefix = "tilewise::"
+    names = torch._C._dispatch_get_all_op_names()
+    known = {name.removeprefix(prefix).partition(".")[0] for name in names if name.startswith(prefix)}
+    if known != called:
+        raise SystemExit(f"not called: {sorted(known - called)}")
+    flash_mla = "with" if importlib.util.find_spec("flash_mla") else "without"
+    print(f"tilewise {tilewise.__version__} from {tilewise.__file__}, {flash_mla} flash_mla")
+    print(f"torch {torch.__version__}, Python {platform.python_version()}: {len(called)} operators work")
+
+
+if __name__ == "__main__":
+    main()
