@@ -1,23 +1,23 @@
 #!/usr/bin/env python3
 """What an operator call costs on the host: time per call of tiny shapes minus that of an empty operator.
 
-Prints JSON: for every operator and overload the median microseconds per call, the empty operator's, and the
-difference. Exits with 1 when a difference is above --limit.
+Prints JSON: for every operator and overload the median microseconds per call, the empty operator's, their
+difference, and the difference's quartiles over the rounds. Exits with 1 when a median difference is above
+--limit.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable
 
+import tilewise  # noqa: F401  (registers the operators)
 import torch
-from tilewise import _ops
+from machine import describe_machine
 
 ops = torch.ops.tilewise
 Call = Callable[[], object]
@@ -128,11 +128,13 @@ def measure(calls: dict[str, Call], rounds: int, loops: int) -> dict[str, dict[s
             times[name].append(microseconds(call, loops))
     result = {}
     for name in calls:
-        call_us, empty_us = statistics.median(times[name]), statistics.median(empties[name])
+        more = [call - empty for call, empty in zip(times[name], empties[name], strict=True)]
+        low, median, high = statistics.quantiles(more, n=4)
         result[name] = {
-            "call_us": round(call_us, 2),
-            "empty_us": round(empty_us, 2),
-            "more_us": round(call_us - empty_us, 2),
+            "call_us": round(statistics.median(times[name]), 2),
+            "empty_us": round(statistics.median(empties[name]), 2),
+            "more_us": round(median, 2),
+            "more_us_quartiles": [round(low, 2), round(high, 2)],
         }
     return result
 
@@ -156,10 +158,7 @@ def main() -> int:
     result = measure(chosen, options.rounds, options.loops)
     above = [name for name, times in result.items() if times["more_us"] > options.limit]
     report = {
-        "tilewise": _ops.VERSION,
-        "torch": torch.__version__,
-        "machine": platform.machine(),
-        "cpus": os.cpu_count(),
+        **describe_machine(),
         "threads": options.threads,
         "limit_us": options.limit,
         "above_limit": above,

@@ -99,6 +99,17 @@ Case record_case(Op op, int64_t tokens, int64_t h_q, const RecordChoice& choice,
 
 constexpr RecordChoice kV41Pair{Record::kV41Fp8, Record::kV41Fp4, 512};
 
+Case merge_case(Op op, int64_t num_splits) {
+  Case c;
+  c.op = op;
+  c.s_q = 64;
+  c.h_q = 64;
+  c.num_splits = num_splits;
+  c.dtype = DType::kFP32;
+  c.n_groups = op == Op::kCombinePartialsFused ? 8 : 1;
+  return c;
+}
+
 void add_moves(std::vector<Case>& cases, Op op, const RecordChoice& choice, int64_t n, int64_t rows) {
   Case c;
   c.op = op;
@@ -176,6 +187,12 @@ std::vector<Case> demo_cases() {
                                      RecordChoice{Record::kBf16, std::nullopt, 512}}) {
     cases.push_back(record_case(Op::kFusedDecode, 16, 64, choice, 4096));
   }
+  cases.push_back(record_case(Op::kFusedDecodePartials, 16, 64, kV41Pair, 4096));
+  cases.back().num_splits = 4;
+  for (const Op op : {Op::kCombinePartials, Op::kCombinePartialsFused}) cases.push_back(merge_case(op, 4));
+  for (const Op op : {Op::kQuantizeKv, Op::kDequantizeKv}) {
+    for (const RecordChoice& choice : record_choices(op)) add_moves(cases, op, choice, 1024, 1024);
+  }
   return cases;
 }
 
@@ -212,16 +229,7 @@ std::vector<Case> bench_cases() {
   cases.push_back(dense_case(8, 1, 16, 576, 8192, DType::kBF16));
   cases.push_back(dense_case(1, 2, 128, 576, 4096, DType::kBF16));
   cases.push_back(dense_case(1, 1, 16, 512, 16384, DType::kBF16));
-  for (const Op op : {Op::kCombinePartials, Op::kCombinePartialsFused}) {
-    Case c;
-    c.op = op;
-    c.s_q = 64;
-    c.h_q = 64;
-    c.num_splits = 8;
-    c.dtype = DType::kFP32;
-    c.n_groups = op == Op::kCombinePartialsFused ? 8 : 1;
-    cases.push_back(c);
-  }
+  for (const Op op : {Op::kCombinePartials, Op::kCombinePartialsFused}) cases.push_back(merge_case(op, 8));
   for (const Op op : {Op::kQuantizeKv, Op::kDequantizeKv, Op::kAppendKv}) {
     for (const RecordChoice& choice : record_choices(op)) add_moves(cases, op, choice, 4096, 8192);
   }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -64,6 +65,28 @@ std::vector<Kind> kinds_of(Op op) {
   return kinds;
 }
 
+/// What computes the same in the Python package flash_mla.
+std::string_view compatible_name(std::string_view op) {
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+      {"dense_decode", "flash_mla_with_kvcache, flash_mla_with_kvcache_fp8"},
+      {"sparse_decode", "flash_mla_with_kvcache"},
+      {"sparse_prefill_fwd", "flash_mla_sparse_fwd"},
+      {"fused_prefill", "fused_norm_rope_attn_rope_cast.prefill"},
+      {"fused_decode", "fused_norm_rope_attn_rope_cast.decode"},
+      {"fused_decode_partials", "fused_norm_rope_attn_rope_cast.decode"},
+      {"permute_q_b_proj", "fused_norm_rope_attn_rope_cast.permute_q_b_proj"},
+      {"permute_wv_proj", "fused_norm_rope_attn_rope_cast.permute_wv_proj"},
+  };
+  for (const auto& [native, compatible] : kNames) {
+    if (native == op) return compatible;
+  }
+  return "";
+}
+
+std::string table_line(std::string_view op, std::string_view kinds, std::string_view kernels) {
+  return fmt::format("| {} | {} | {} | {} |\n", op, compatible_name(op), kinds, kernels);
+}
+
 std::string kernels_for(const Case& c, const Device& device) {
   const CaseData data = make(c);
   std::string names;
@@ -78,7 +101,7 @@ std::string kernels_for(const Case& c, const Device& device) {
 std::string support_table() {
   Device device;
   device.cpu_features = kCpuBaseline | kCpuSse4 | kCpuAvx2 | kCpuAvx512;
-  std::string text = "| operator | KV records or dtypes | kernels |\n|---|---|---|\n";
+  std::string text = "| operator | in flash_mla | KV records or dtypes | kernels |\n|---|---|---|---|\n";
   for (const Op op : all_ops()) {
     std::vector<std::pair<std::string, std::string>> rows;  // kernels, kinds
     for (const Kind& kind : kinds_of(op)) {
@@ -91,8 +114,10 @@ std::string support_table() {
         row->second += ", " + kind.text;
       }
     }
-    for (const auto& [kernels, kinds] : rows)
-      text += fmt::format("| {} | {} | {} |\n", op_name(op), kinds, kernels);
+    for (const auto& [kernels, kinds] : rows) text += table_line(op_name(op), kinds, kernels);
+  }
+  for (const char* op : kPlainOperators) {
+    text += table_line(op, to_string(DType::kE4M3), kPlainKernel);
   }
   return text;
 }

@@ -24,8 +24,11 @@ SMOKE = Path(__file__).with_name("wheel_smoke.py")
 WANTED = (
     "tilewise/__init__.py",
     "tilewise/_ops.py",
+    "tilewise/py.typed",
+    "tilewise/torch_ops.pyi",
     "tilewise/libtilewise_torch.so",
     "flash_mla/__init__.py",
+    "flash_mla/py.typed",
 )
 UNWANTED = (".h", ".a", ".cmake", ".cpp", ".pyc")
 

@@ -6,37 +6,34 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
-#include <stdexcept>
+#include <utility>
 
 #include "cases/sets.h"
 #include "tools/layer.h"
 #include "tools/measure.h"
+#include "tools/permutes.h"
 
 namespace tilewise::tools {
 namespace {
 
 std::vector<Row> all_rows(const PlanOptions& options) {
   const std::vector<cases::Case> list = cases::demo_cases();
-  Progress progress(kLayerSteps + static_cast<int>(list.size()));
-  std::vector<Row> rows = run_layer(options, [&](const std::string& what) { progress.step(what); });
+  Progress progress(kLayerSteps + static_cast<int>(list.size()) + kPermuteSteps);
+  const auto step = [&](const std::string& what) { progress.step(what); };
+  std::vector<Row> rows = run_layer(options, step);
   for (const cases::Case& c : list) {
-    progress.step(cases::name(c));
+    step(cases::name(c));
     rows.push_back(measure(c, options));
   }
+  for (Row& row : run_permutes(step)) rows.push_back(std::move(row));
   return rows;
-}
-
-void write_json(const std::string& path, const std::vector<Row>& rows, bool ok) {
-  const nlohmann::json report = {{"device", to_string(Device::cpu())}, {"ok", ok}, {"rows", to_json(rows)}};
-  std::ofstream file(path);
-  file << report.dump(2) << "\n";
-  if (!file.flush()) throw std::runtime_error("cannot write " + path);
 }
 
 }  // namespace
 
 int run_demo(const DemoOptions& options) {
+  JsonFile json(options.json);
+  check_kernel_name(options.plan.kernel, cases::demo_cases());
   const auto start = std::chrono::steady_clock::now();
   const std::vector<Row> rows = all_rows(options.plan);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
@@ -52,7 +49,7 @@ int run_demo(const DemoOptions& options) {
   text += fmt::format("{} of {} results are within their bounds; {:.0f} s\n",
                       static_cast<int64_t>(rows.size()) - broken, rows.size(), seconds.count());
   std::fputs(text.c_str(), stdout);
-  if (!options.json.empty()) write_json(options.json, rows, broken == 0);
+  json.write({{"device", to_string(Device::cpu())}, {"ok", broken == 0}, {"rows", to_json(rows)}});
   return broken == 0 ? 0 : 1;
 }
 

@@ -12,7 +12,8 @@ struct DemoOptions {
   PlanOptions plan;
 };
 
-// The program's exit status: 1 when a result is outside its bound.
+// The program's exit status: 1 when a result is outside its bound. Throws UsageError when there is no such
+// kernel.
 int run_demo(const DemoOptions& options);
 
 }  // namespace tilewise::tools

@@ -3,12 +3,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <optional>
 
 #include "cases/judge.h"
 #include "cases/sets.h"
 #include "cases/support_table.h"
+#include "tilewise/c_api.h"
+#include "tools/report.h"
 
 namespace tilewise::tools {
 namespace {
@@ -24,33 +28,50 @@ Case typical_case(Op op) {
   return {};
 }
 
-std::optional<Case> named(const std::string& text) {
-  for (const Op op : cases::all_ops()) {
-    if (text == cases::op_name(op)) return typical_case(op);
-  }
-  return cases::find_case(text);
+std::string verdict_line(const std::string& kernel, const std::string& refusal) {
+  return fmt::format("  {:<14}{}\n", kernel, refusal.empty() ? "supported" : "refused: " + refusal);
 }
 
-std::string kernel_table(const Case& c, const Device& device) {
-  const cases::CaseData data = cases::make(c);
+std::string kernel_table(const cases::CaseData& data, const Device& device) {
   std::string text;
   for (const KernelVerdict& verdict : cases::explain_case(data.args(), device)) {
-    text += fmt::format("  {:<14}{}\n", verdict.kernel,
-                        verdict.refusal.empty() ? "supported" : "refused: " + verdict.refusal);
+    text += verdict_line(verdict.kernel, verdict.refusal);
   }
   return text;
 }
 
-std::string explanation(const Case& c, const Device& device) {
-  const cases::CaseData data = cases::make(c);
-  return fmt::format("{}\n{}plan: {}\n", cases::name(c), kernel_table(c, device),
-                     cases::plan_case(data.args(), device).describe());
+void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
+
+bool is_plain(const std::string& op) {
+  return std::find(std::begin(cases::kPlainOperators), std::end(cases::kPlainOperators), op) !=
+         std::end(cases::kPlainOperators);
+}
+
+// The table is printed whatever becomes of the plan: it says what the names are when a forced one is wrong.
+void explain(const std::string& wanted, const Device& device) {
+  if (is_plain(wanted)) {
+    print(fmt::format("{}\n{}no plan\n", wanted, verdict_line(cases::kPlainKernel, "")));
+    return;
+  }
+  std::optional<Case> c = cases::find_case(wanted);
+  for (const Op op : cases::all_ops()) {
+    if (wanted == cases::op_name(op)) c = typical_case(op);
+  }
+  if (!c) {
+    throw UsageError(fmt::format("--explain must be an operator or a case of --cases, got '{}'", wanted));
+  }
+  const cases::CaseData data = cases::make(*c);
+  print(fmt::format("{}\n{}", cases::name(*c), kernel_table(data, device)));
+  print(fmt::format("plan: {}\n", cases::plan_case(data.args(), device).describe()));
 }
 
 std::string overview(const Device& device) {
-  std::string text = fmt::format("device: {}\n", to_string(device));
+  std::string text = fmt::format("tilewise {}\ndevice: {}\n", tilewise_version(), to_string(device));
   for (const Op op : cases::all_ops()) {
-    text += fmt::format("{}\n{}", cases::op_name(op), kernel_table(typical_case(op), device));
+    text += fmt::format("{}\n{}", cases::op_name(op), kernel_table(cases::make(typical_case(op)), device));
+  }
+  for (const char* op : cases::kPlainOperators) {
+    text += fmt::format("{}\n{}", op, verdict_line(cases::kPlainKernel, ""));
   }
   return text;
 }
@@ -69,22 +90,10 @@ std::string case_names() {
 
 int run_info(const InfoOptions& options) {
   const Device device = Device::cpu();
-  std::string text;
-  if (options.support_table) text += cases::support_table();
-  if (options.list_cases) text += case_names();
-  if (!options.explain.empty()) {
-    const std::optional<Case> c = named(options.explain);
-    if (!c) {
-      std::fputs(fmt::format("tilewise info: --explain must be an operator or a case of --cases, got '{}'\n",
-                             options.explain)
-                     .c_str(),
-                 stderr);
-      return 2;
-    }
-    text += explanation(*c, device);
-  }
-  if (text.empty()) text = overview(device);
-  std::fputs(text.c_str(), stdout);
+  if (options.support_table) print(cases::support_table());
+  if (options.list_cases) print(case_names());
+  if (!options.explain.empty()) explain(options.explain, device);
+  if (!options.support_table && !options.list_cases && options.explain.empty()) print(overview(device));
   return 0;
 }
 

@@ -11,7 +11,8 @@ struct InfoOptions {
   bool list_cases = false;
 };
 
-// The program's exit status: 2 when there is nothing of the name to explain.
+// The program's exit status. Throws UsageError when there is nothing of the name to explain, and
+// InvalidArgument when the kernel that the environment forces does not take the case.
 int run_info(const InfoOptions& options);
 
 }  // namespace tilewise::tools

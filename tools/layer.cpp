@@ -104,7 +104,7 @@ Row fill_by_append(CaseData& data, const char* name, Record record, const PlanOp
 
   AppendKvArgs args;
   args.kv = {rows.data(), DType::kBF16, {slots, 512}};
-  args.kv_cache = cache.view;
+  args.cache = cache.view;
   args.slots = {targets.data(), DType::kInt64, {slots}};
   args.record = record;
   const Plan made = plan(args, Device::cpu(), options);

@@ -4,8 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
+#include <set>
+#include <string_view>
+
+#include "core/check.h"
 
 namespace tilewise::tools {
 namespace {
@@ -34,18 +37,22 @@ std::string shape_of(const Case& c) {
 
 }  // namespace
 
-double median_milliseconds(const std::function<void()>& run) {
+Timing time_runs(const std::function<void()>& run, int runs, double least_milliseconds) {
   using Clock = std::chrono::steady_clock;
   run();
-  std::array<double, 3> times{};
-  for (double& time : times) {
+  std::vector<double> times;
+  double total = 0;
+  while (static_cast<int>(times.size()) < runs || total < least_milliseconds) {
     const Clock::time_point start = Clock::now();
     run();
-    time = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+    times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+    total += times.back();
   }
   std::sort(times.begin(), times.end());
-  return times[1];
+  return {times[times.size() / 2], times.front(), static_cast<int>(times.size())};
 }
+
+double median_milliseconds(const std::function<void()>& run) { return time_runs(run, 3, 0).median; }
 
 Row describe_call(const cases::CaseData& data, const Plan& plan, double milliseconds) {
   const Case& c = data.what();
@@ -60,6 +67,25 @@ Row describe_call(const cases::CaseData& data, const Plan& plan, double millisec
   row.rate = (arithmetic ? work.flops : work.bytes) * 1e-6 / std::max(milliseconds, 1e-6);
   row.unit = arithmetic ? "GFLOP/s" : "GB/s";
   return row;
+}
+
+void check_kernel_name(const std::string& kernel, const std::vector<std::string>& known) {
+  const std::vector<std::string_view> names(known.begin(), known.end());
+  if (std::find(names.begin(), names.end(), kernel) != names.end()) return;
+  throw UsageError(fmt::format("--kernel must be {}, got {}", either_of(names), kernel));
+}
+
+void check_kernel_name(const std::string& kernel, const std::vector<Case>& list) {
+  if (kernel.empty()) return;
+  std::set<cases::Op> seen;
+  std::vector<std::string> known;
+  for (const Case& c : list) {
+    if (!seen.insert(c.op).second) continue;
+    for (const KernelVerdict& v : cases::explain_case(cases::make(c).args(), Device::cpu())) {
+      if (std::find(known.begin(), known.end(), v.kernel) == known.end()) known.push_back(v.kernel);
+    }
+  }
+  check_kernel_name(kernel, known);
 }
 
 Row measure(const Case& c, const PlanOptions& options) {

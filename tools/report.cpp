@@ -5,57 +5,34 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
+#include <cerrno>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+#include <utility>
 
 namespace tilewise::tools {
 namespace {
-
-constexpr size_t kColumns = 9;
-using Cells = std::array<std::string, kColumns>;
-
-constexpr std::array<bool, kColumns> kRightAligned = {false, false, false, false, true,
-                                                      true,  true,  true,  true};
 
 // Results that must be equal have no bound.
 bool has_bound(const reference::Comparison& c) { return c.bound_at_worst > 0; }
 
 double error_of(const reference::Comparison& c) { return c.worst_ratio * c.bound_at_worst; }
 
-Cells cells_of(const Row& row) {
-  const reference::Comparison& c = row.comparison;
-  Cells cells = {row.op, row.records, row.shape, row.kernel};
-  if (has_bound(c)) {
-    cells[4] = fmt::format("{:.2e}", error_of(c));
-    cells[5] = fmt::format("{:.2e}", c.bound_at_worst);
-    cells[6] = fmt::format("{:.3f}{}", c.worst_ratio, c.ok ? "" : " BROKEN");
-  } else {
-    cells[4] = c.ok ? "0" : "wrong";
-    cells[5] = "exact";
-    cells[6] = c.ok ? "0" : "BROKEN";
-  }
-  cells[7] = fmt::format("{:.2f}", row.milliseconds);
-  cells[8] = fmt::format("{:.1f} {}", row.rate, row.unit);
-  return cells;
-}
-
 }  // namespace
 
-std::string to_table(const std::vector<Row>& rows) {
-  std::vector<Cells> lines = {
-      {"operator", "records", "shape", "kernel", "error", "bound", "error/bound", "ms", "rate"}};
-  for (const Row& row : rows) lines.push_back(cells_of(row));
-  std::array<size_t, kColumns> widths{};
+std::string align(const std::vector<Cells>& lines, size_t right_from) {
+  std::vector<size_t> widths(lines.front().size(), 0);
   for (const Cells& cells : lines) {
-    for (size_t i = 0; i < kColumns; ++i) widths[i] = std::max(widths[i], cells[i].size());
+    for (size_t i = 0; i < cells.size(); ++i) widths[i] = std::max(widths[i], cells[i].size());
   }
   std::string text;
   for (const Cells& cells : lines) {
     std::string line;
-    for (size_t i = 0; i < kColumns; ++i) {
-      line += kRightAligned[i] ? fmt::format("{:>{}}  ", cells[i], widths[i])
-                               : fmt::format("{:<{}}  ", cells[i], widths[i]);
+    for (size_t i = 0; i < cells.size(); ++i) {
+      line += i >= right_from ? fmt::format("{:>{}}  ", cells[i], widths[i])
+                              : fmt::format("{:<{}}  ", cells[i], widths[i]);
     }
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";
@@ -64,23 +41,74 @@ std::string to_table(const std::vector<Row>& rows) {
   return text;
 }
 
+Cells comparison_cells(const reference::Comparison& c) {
+  if (!has_bound(c)) return {c.ok ? "0" : "wrong", "exact", c.ok ? "0" : "BROKEN"};
+  return {fmt::format("{:.2e}", error_of(c)), fmt::format("{:.2e}", c.bound_at_worst),
+          fmt::format("{:.3f}{}", c.worst_ratio, c.ok ? "" : " BROKEN")};
+}
+
+void add_comparison(nlohmann::json& entry, const reference::Comparison& c) {
+  entry["ok"] = c.ok;
+  if (has_bound(c)) {
+    entry["error"] = error_of(c);
+    entry["bound"] = c.bound_at_worst;
+    entry["error_to_bound"] = c.worst_ratio;
+  }
+  if (!c.ok) entry["where"] = c.where;
+}
+
+std::string to_table(const std::vector<Row>& rows) {
+  std::vector<Cells> lines = {
+      {"operator", "records", "shape", "kernel", "error", "bound", "error/bound", "ms", "rate"}};
+  for (const Row& row : rows) {
+    Cells cells = {row.op, row.records, row.shape, row.kernel};
+    for (std::string& cell : comparison_cells(row.comparison)) cells.push_back(std::move(cell));
+    cells.push_back(fmt::format("{:.2f}", row.milliseconds));
+    cells.push_back(fmt::format("{:.1f} {}", row.rate, row.unit));
+    lines.push_back(std::move(cells));
+  }
+  return align(lines, 4);
+}
+
 nlohmann::json to_json(const std::vector<Row>& rows) {
   nlohmann::json list = nlohmann::json::array();
   for (const Row& row : rows) {
-    const reference::Comparison& c = row.comparison;
-    nlohmann::json entry = {{"operator", row.op}, {"records", row.records},
-                            {"shape", row.shape}, {"kernel", row.kernel},
-                            {"ok", c.ok},         {"milliseconds", row.milliseconds},
-                            {"rate", row.rate},   {"unit", row.unit}};
-    if (has_bound(c)) {
-      entry["error"] = error_of(c);
-      entry["bound"] = c.bound_at_worst;
-      entry["error_to_bound"] = c.worst_ratio;
-    }
-    if (!c.ok) entry["where"] = c.where;
+    nlohmann::json entry = {{"operator", row.op},
+                            {"records", row.records},
+                            {"shape", row.shape},
+                            {"kernel", row.kernel},
+                            {"rate", row.rate},
+                            {"unit", row.unit},
+                            {"milliseconds", row.milliseconds}};
+    add_comparison(entry, row.comparison);
     list.push_back(std::move(entry));
   }
   return list;
+}
+
+JsonFile::JsonFile(std::string path) : path_(std::move(path)) {
+  if (path_.empty()) return;
+  unfinished_ = !std::filesystem::exists(path_);
+  errno = 0;
+  // Appending leaves an earlier report in place until there is a new one.
+  if (!std::ofstream(path_, std::ios::app)) {
+    unfinished_ = false;
+    throw UsageError(
+        fmt::format("--json must name a file that can be written, got {} ({})", path_,
+                    errno == 0 ? "it cannot be opened" : std::generic_category().message(errno)));
+  }
+}
+
+JsonFile::~JsonFile() {
+  if (unfinished_) std::remove(path_.c_str());
+}
+
+void JsonFile::write(const nlohmann::json& report) {
+  if (path_.empty()) return;
+  std::ofstream file(path_);
+  file << report.dump(2) << "\n";
+  if (!file.flush()) throw std::runtime_error("cannot write " + path_);
+  unfinished_ = false;
 }
 
 Progress::Progress(int steps) : steps_(steps), terminal_(isatty(STDERR_FILENO) != 0) {}

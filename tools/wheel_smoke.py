@@ -5,9 +5,9 @@ All keys of a call are one row v, so attention must give v back, whatever the qu
 
 from __future__ import annotations
 
-import importlib.util
 import platform
 
+import flash_mla
 import tilewise
 import torch
 
@@ -35,6 +35,26 @@ def unpack_fp8(out_fp8: torch.Tensor, out_sf: torch.Tensor) -> torch.Tensor:
     values = out_fp8.float().view(TOKENS, GROUPS, 16, size, 32)
     exponents = out_sf.contiguous().view(torch.uint8).float().view(TOKENS, GROUPS, 16, size, 1)
     return (values * torch.exp2(exponents - 127)).permute(0, 1, 3, 2, 4).reshape(TOKENS, HEADS, 512)
+
+
+def check_flash_mla(
+    q: torch.Tensor,
+    rows: torch.Tensor,
+    pages: torch.Tensor,
+    lists: torch.Tensor,
+    v: torch.Tensor,
+    row: torch.Tensor,
+) -> None:
+    """The same through the packages' functions."""
+    schedule, splits = flash_mla.get_mla_metadata()
+    out, _ = flash_mla.flash_mla_with_kvcache(
+        q[None], pages, None, None, 512, schedule, splits, is_fp8_kvcache=True, indices=lists[None]
+    )
+    check("flash_mla_with_kvcache", out, row, 2**-7)
+    out, *_ = flash_mla.flash_mla_sparse_fwd(q, rows[:, None], lists[:, None], 0.05)
+    check("flash_mla_sparse_fwd", out, v, 2**-7)
+    out, _ = tilewise.sparse_decode(q[None], pages, lists[None], 0.05)
+    check("tilewise.sparse_decode", out, row, 2**-7)
 
 
 def main() -> None:
@@ -94,13 +114,14 @@ def main() -> None:
     )
     check("_flashmla_C.sparse_decode_fwd", out, row, 2**-7)
 
+    check_flash_mla(q, rows, pages, lists, v, row)
+
     prefix = "tilewise::"
     names = torch._C._dispatch_get_all_op_names()
     known = {name.removeprefix(prefix).partition(".")[0] for name in names if name.startswith(prefix)}
     if known != called:
         raise SystemExit(f"not called: {sorted(known - called)}")
-    flash_mla = "with" if importlib.util.find_spec("flash_mla") else "without"
-    print(f"tilewise {tilewise.__version__} from {tilewise.__file__}, {flash_mla} flash_mla")
+    print(f"tilewise {tilewise.__version__} from {tilewise.__file__}, flash_mla from {flash_mla.__file__}")
     print(f"torch {torch.__version__}, Python {platform.python_version()}: {len(called)} operators work")
 
 

@@ -169,8 +169,10 @@ Record Inputs::named_record(const char* name, const std::string& text) {
 Record Inputs::record(const char* name) { return named_record(name, take_string(to<StringHandle>(next()))); }
 
 Record Inputs::optional_record(const char* name) {
-  const auto text = to<std::optional<StringHandle>>(next());
-  return text ? named_record(name, take_string(*text)) : Record::kAuto;
+  const auto given = to<std::optional<StringHandle>>(next());
+  if (!given) return Record::kAuto;
+  const std::string text = take_string(*given);
+  return text == "auto" ? Record::kAuto : named_record(name, text);
 }
 
 Window Inputs::window(const char* name) {

@@ -335,7 +335,7 @@ struct AppendKv {
 
   static void read(Inputs& in, Args& args) {
     args.kv = in.tensor("kv");
-    args.kv_cache = in.output("cache");
+    args.cache = in.output("cache");
     args.slots = in.tensor("slots");
     args.record = in.optional_record("record");
   }

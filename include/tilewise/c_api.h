@@ -289,7 +289,7 @@ TilewiseStatus tilewise_dequantize_kv(const TilewiseDequantizeKvArgs* args, void
 typedef struct TilewiseAppendKvArgs {
   size_t size;
   const DLTensor* kv;
-  const DLTensor* kv_cache;
+  const DLTensor* cache;
   const DLTensor* slots;
   const char* record; /* NULL: found from the cache's shape and dtype */
   const char* kernel;

@@ -40,10 +40,10 @@ class CaseFileError : public Error {
   using Error::Error;
 };
 
-/// Writes the call into a file of the safetensors format, whatever is wrong with the call. Tensors that the
-/// operator reads are stored with their contents, outputs by shape and strides alone. Throws CaseFileError: a
-/// tensor on another device than the CPU, memory that cannot be read, a file that cannot be written (then
-/// none is left behind).
+/// Writes the call into a file of the safetensors format, whatever is wrong with the call. docs/case-files.md
+/// has the layout. Tensors that the operator reads are stored with their contents, outputs by shape and
+/// strides alone. Throws CaseFileError: a tensor on another device than the CPU, memory that cannot be read,
+/// a file that cannot be written (then none is left behind).
 void save_case(const std::string& path, const CaseArgs& args);
 
 /// A call and the memory of its tensors. Views have the dtypes, shapes, strides and relative places of the

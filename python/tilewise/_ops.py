@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -64,44 +65,73 @@ def record_bytes(record: str, d: int) -> int:
     return _library.tilewise_torch_record_bytes(record.encode(), d)
 
 
-# ---- shapes -------------------------------------------------------------------------------------------
+def operator_names() -> list[str]:
+    """The names of all operators in torch.ops.tilewise."""
+    prefix = "tilewise::"
+    names = torch._C._dispatch_get_all_op_names()
+    return sorted({n.removeprefix(prefix).partition(".")[0] for n in names if n.startswith(prefix)})
+
+
+# ---- outputs ------------------------------------------------------------------------------------------
 #
 # One function for each functional operator, with the arguments that its outputs depend on and whatever else
-# comes. The shapes are those that the library allocates; what is wrong with a call, the call itself says.
+# comes. The outputs look as those that the library allocates. Nothing is judged here, so every call gets an
+# answer: what is wrong with it, the operator itself says.
 
 
-def _new_f32(like: torch.Tensor, *shape: int) -> torch.Tensor:
-    return like.new_empty(shape, dtype=torch.float32)
+class Look(NamedTuple):
+    """Type, shape and strides of an output; row-major without strides."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None = None
+
+    def new(self, like: torch.Tensor) -> torch.Tensor:
+        """An output on the device of `like`, with any contents."""
+        if self.strides is None:
+            return like.new_empty(self.shape, dtype=self.dtype)
+        return like.new_empty_strided(self.shape, self.strides, dtype=self.dtype)
 
 
-def _new_out_fp8(like: torch.Tensor, s_q: int, h_q: int, n_groups: int) -> torch.Tensor:
-    return like.new_empty((s_q, n_groups, h_q // n_groups * _HEAD_SIZE), dtype=torch.float8_e4m3fn)
+def _sizes(tensor: torch.Tensor, n: int) -> tuple[int, ...]:
+    """The first n sizes; 0 for those that are not there."""
+    return (*tensor.shape[:n], *[0] * (n - tensor.dim()))
 
 
-def _new_out_sf(like: torch.Tensor, s_q: int, h_q: int, n_groups: int) -> torch.Tensor:
-    columns = h_q // n_groups * _HEAD_SIZE // 128
+def _f32(*shape: int) -> Look:
+    return Look(torch.float32, shape)
+
+
+def _channels_of_group(h_q: int, n_groups: int) -> int:
+    return h_q // n_groups * _HEAD_SIZE if n_groups > 0 else 0
+
+
+def _out_fp8(s_q: int, h_q: int, n_groups: int) -> Look:
+    shape = (s_q, max(n_groups, 0), _channels_of_group(h_q, n_groups))
+    return Look(torch.float8_e4m3fn, shape)
+
+
+def _out_sf(s_q: int, h_q: int, n_groups: int) -> Look:
+    columns = _channels_of_group(h_q, n_groups) // 128
     column_stride = (s_q + 3) // 4 * 4
     strides = (1, columns * column_stride, column_stride)
-    return like.new_empty_strided((s_q, n_groups, columns), strides, dtype=torch.int32)
+    return Look(torch.int32, (s_q, max(n_groups, 0), columns), strides)
 
 
-def _new_dense_out(q: torch.Tensor, d_v: int) -> torch.Tensor:
-    dtype = torch.float16 if q.dtype == torch.float16 else torch.bfloat16
-    return q.new_empty((q.shape[0], q.shape[1], q.shape[2], d_v), dtype=dtype)
-
-
-def _new_scales(scales: torch.Tensor) -> torch.Tensor:
-    rows, columns = scales.shape
-    return scales.new_empty_strided((rows, columns), (1, (rows + 3) // 4 * 4), dtype=torch.int32)
+def _column_major(scales: torch.Tensor) -> Look:
+    rows, columns = _sizes(scales, 2)
+    return Look(torch.int32, (rows, columns), (1, (rows + 3) // 4 * 4))
 
 
 def _dense_decode(q, k_cache, block_table, cache_seqlens, softmax_scale, d_v=_HEAD_SIZE, *_, **__):
-    return _new_dense_out(q, d_v), _new_f32(q, q.shape[0], q.shape[2], q.shape[1])
+    b, s_q, h_q = _sizes(q, 3)
+    dtype = torch.float16 if q.dtype == torch.float16 else torch.bfloat16
+    return Look(dtype, (b, s_q, h_q, min(max(d_v, 0), _HEAD_SIZE))), _f32(b, h_q, s_q)
 
 
 def _sparse_decode(q, *_, **__):
-    b, s_q, h_q, _d = q.shape
-    return q.new_empty((b, s_q, h_q, _HEAD_SIZE), dtype=torch.bfloat16), _new_f32(q, b, h_q, s_q)
+    b, s_q, h_q = _sizes(q, 3)
+    return Look(torch.bfloat16, (b, s_q, h_q, _HEAD_SIZE)), _f32(b, h_q, s_q)
 
 
 def _sparse_prefill_fwd(
@@ -115,19 +145,19 @@ def _sparse_prefill_fwd(
     sink_bias=None,
     indexer_topk=0,
 ):
-    s_q, h_q, _d = q.shape
-    out = q.new_empty((s_q, h_q, d_v), dtype=torch.bfloat16)
-    lse_indexer = _new_f32(q, s_q, h_q) if indexer_topk != 0 else _new_f32(q, 0)
-    return out, _new_f32(q, s_q, h_q), _new_f32(q, s_q, h_q), lse_indexer
+    s_q, h_q = _sizes(q, 2)
+    out = Look(torch.bfloat16, (s_q, h_q, min(max(d_v, 0), _HEAD_SIZE)))
+    lse_indexer = _f32(s_q, h_q) if indexer_topk != 0 else _f32(0)
+    return out, _f32(s_q, h_q), _f32(s_q, h_q), lse_indexer
 
 
 def _fused(q, keys, indices, token_positions, cos_sin_cache, softmax_scale, n_groups, *_, **__):
-    s_q, h_q, _d = q.shape
-    return _new_out_fp8(q, s_q, h_q, n_groups), _new_out_sf(q, s_q, h_q, n_groups), _new_f32(q, s_q, h_q)
+    s_q, h_q = _sizes(q, 2)
+    return _out_fp8(s_q, h_q, n_groups), _out_sf(s_q, h_q, n_groups), _f32(s_q, h_q)
 
 
 def _fused_prefill(q, *args, **kwargs):
-    return *_fused(q, *args, **kwargs), _new_f32(q, q.shape[0], q.shape[1])
+    return *_fused(q, *args, **kwargs), _f32(*_sizes(q, 2))
 
 
 _PLACE_OF_NUM_SPLITS = 15
@@ -136,55 +166,48 @@ _PLACE_OF_NUM_SPLITS = 15
 def _fused_decode_partials(q, *args, num_splits=1, **_):
     if len(args) >= _PLACE_OF_NUM_SPLITS:
         num_splits = args[_PLACE_OF_NUM_SPLITS - 1]
-    s_q, h_q, _d = q.shape
-    return _new_f32(q, num_splits, s_q, h_q, _HEAD_SIZE), _new_f32(q, num_splits, s_q, h_q)
+    n, (s_q, h_q) = max(num_splits, 0), _sizes(q, 2)
+    return _f32(n, s_q, h_q, _HEAD_SIZE), _f32(n, s_q, h_q)
 
 
 def _combine_partials(out_partials, *_, **__):
-    _n, s_q, h_q, d_v = out_partials.shape
+    _n, s_q, h_q, d_v = _sizes(out_partials, 4)
     narrow = out_partials.dtype in (torch.bfloat16, torch.float16)
     dtype = out_partials.dtype if narrow else torch.float32
-    return out_partials.new_empty((s_q, h_q, d_v), dtype=dtype), _new_f32(out_partials, s_q, h_q)
+    return Look(dtype, (s_q, h_q, d_v)), _f32(s_q, h_q)
 
 
 def _combine_partials_fused(out_partials, lse_partials, attn_sink=None, base2=False, n_groups=1):
-    like = out_partials
-    _n, s_q, h_q, _d = like.shape
-    return (
-        _new_out_fp8(like, s_q, h_q, n_groups),
-        _new_out_sf(like, s_q, h_q, n_groups),
-        _new_f32(like, s_q, h_q),
-    )
+    _n, s_q, h_q = _sizes(out_partials, 3)
+    return _out_fp8(s_q, h_q, n_groups), _out_sf(s_q, h_q, n_groups), _f32(s_q, h_q)
 
 
 def _quantize_kv(x, record, page):
-    n, d = x.shape
+    n, d = _sizes(x, 2)
+    page = max(page, 1)
     plain = record == "bf16"
     width = d if plain else record_bytes(record, record_dim(record))
     unit = 8 if plain else 16  # elements in 16 bytes, where blocks begin
     strides = ((page * width + unit - 1) // unit * unit, width, width, 1)
     dtype = torch.bfloat16 if plain else torch.uint8
-    return x.new_empty_strided(((n + page - 1) // page, page, 1, width), strides, dtype=dtype)
+    return (Look(dtype, ((n + page - 1) // page, page, 1, width), strides),)
 
 
 def _dequantize_kv(pages, record):
-    d = pages.shape[3] if record == "bf16" else record_dim(record)
-    return pages.new_empty((pages.shape[0] * pages.shape[1], d), dtype=torch.bfloat16)
+    num_blocks, page, _one, width = _sizes(pages, 4)
+    d = width if record == "bf16" else record_dim(record)
+    return (Look(torch.bfloat16, (num_blocks * page, d)),)
 
 
 def _permute_q_b_proj(weight, scales, *_, **__):
-    return weight.new_empty(weight.shape), _new_scales(scales)
+    return Look(torch.float8_e4m3fn, _sizes(weight, 2)), _column_major(scales)
 
 
 def _permute_wv_proj(weight, scales, *_, **__):
-    return weight.new_empty(weight.shape), scales.new_empty(scales.shape)
+    return Look(torch.float8_e4m3fn, _sizes(weight, 3)), Look(torch.int32, _sizes(scales, 3))
 
 
-def _nothing(*_, **__):
-    return None
-
-
-_SHAPES: dict[str, Callable[..., object]] = {
+OUTPUTS: dict[str, Callable[..., tuple[Look, ...]]] = {
     "dense_decode": _dense_decode,
     "sparse_decode": _sparse_decode,
     "sparse_prefill_fwd": _sparse_prefill_fwd,
@@ -199,8 +222,23 @@ _SHAPES: dict[str, Callable[..., object]] = {
     "permute_wv_proj": _permute_wv_proj,
 }
 
-for _name, _function in _SHAPES.items():
-    torch.library.register_fake(f"tilewise::{_name}", _function)
+
+def _fake(outputs: Callable[..., tuple[Look, ...]]) -> Callable[..., object]:
+    """The functional operator without its work."""
+
+    def fake(like, *args, **kwargs):
+        made = tuple(look.new(like) for look in outputs(like, *args, **kwargs))
+        return made if len(made) > 1 else made[0]
+
+    return fake
+
+
+def _nothing(*_, **__):
+    return None
+
+
+for _name, _outputs in OUTPUTS.items():
+    torch.library.register_fake(f"tilewise::{_name}", _fake(_outputs))
     torch.library.register_fake(f"tilewise::{_name}.out", _nothing)
 torch.library.register_fake("tilewise::append_kv", _nothing)
 torch.library.register_fake("tilewise::noop", _nothing)
@@ -225,7 +263,7 @@ def _flashmla_sparse_decode(
     out_=None,
 ):
     out, lse = _sparse_decode(q)
-    return out if out_ is None else out_, lse, tile_scheduler_metadata, num_splits
+    return out.new(q) if out_ is None else out_, lse.new(q), tile_scheduler_metadata, num_splits
 
 
 def _flashmla_dense_decode(
@@ -241,20 +279,20 @@ def _flashmla_dense_decode(
     out_=None,
 ):
     out, lse = _dense_decode(q, kcache, block_table, seqlens_k, softmax_scale, head_size_v)
-    return out if out_ is None else out_, lse, tile_scheduler_metadata, num_splits
+    return out.new(q) if out_ is None else out_, lse.new(q), tile_scheduler_metadata, num_splits
 
 
 def _flashmla_sparse_prefill(q, kv, indices, sm_scale, d_v, attn_sink, topk_length, out_=None):
     out, max_logits, lse, _ = _sparse_prefill_fwd(q, kv, indices, sm_scale, d_v)
-    return [out if out_ is None else out_, max_logits, lse]
+    return [out.new(q) if out_ is None else out_, max_logits.new(q), lse.new(q)]
 
 
 def _flashmla_fused_outputs(q, n_wv_group, out_fp8, out_sf) -> list[torch.Tensor]:
-    s_q, h_q, _d = q.shape
+    s_q, h_q = _sizes(q, 2)
     return [
-        _new_out_fp8(q, s_q, h_q, n_wv_group) if out_fp8 is None else out_fp8,
-        _new_out_sf(q, s_q, h_q, n_wv_group) if out_sf is None else out_sf,
-        _new_f32(q, s_q, h_q),
+        _out_fp8(s_q, h_q, n_wv_group).new(q) if out_fp8 is None else out_fp8,
+        _out_sf(s_q, h_q, n_wv_group).new(q) if out_sf is None else out_sf,
+        _f32(s_q, h_q).new(q),
     ]
 
 
@@ -281,7 +319,7 @@ def _flashmla_fused_fwd(
     out_sf=None,
 ):
     outputs = _flashmla_fused_outputs(q, n_wv_group, out_fp8, out_sf)
-    return [*outputs, _new_f32(q, q.shape[0], q.shape[1])]
+    return [*outputs, _f32(*_sizes(q, 2)).new(q)]
 
 
 def _flashmla_fused_decode(
@@ -316,15 +354,16 @@ def _flashmla_fused_decode(
 
 
 def _flashmla_permute_q_b_proj(q_b_proj, scale_factors, h_q, d_q):
-    return list(_permute_q_b_proj(q_b_proj, scale_factors))
+    return list(_fake(_permute_q_b_proj)(q_b_proj, scale_factors))
 
 
 def _flashmla_permute_wv_proj(wv_proj, scale_factors, wv_group_size, d_o):
-    return list(_permute_wv_proj(wv_proj, scale_factors))
+    return list(_fake(_permute_wv_proj)(wv_proj, scale_factors))
 
 
 def _flashmla_dense_fp8(q, k_cache, head_dim_v, cache_seqlens, block_table, softmax_scale, *_, **__):
-    return list(_dense_decode(q, k_cache, block_table, cache_seqlens, softmax_scale, head_dim_v))
+    looks = _dense_decode(q, k_cache, block_table, cache_seqlens, softmax_scale, head_dim_v)
+    return [look.new(q) for look in looks]
 
 
 def _flashmla_dense_fp8_metadata(seqlens_k, num_heads_per_head_k, num_heads_k):

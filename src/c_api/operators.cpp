@@ -153,7 +153,7 @@ DequantizeKvArgs convert(const Reader& read, const TilewiseDequantizeKvArgs& c) 
 }
 
 AppendKvArgs convert(const Reader& read, const TilewiseAppendKvArgs& c) {
-  return {read.tensor("kv", c.kv), read.tensor("kv_cache", c.kv_cache), read.tensor("slots", c.slots),
+  return {read.tensor("kv", c.kv), read.tensor("cache", c.cache), read.tensor("slots", c.slots),
           read.record("record", c.record)};
 }
 

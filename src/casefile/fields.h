@@ -165,7 +165,7 @@ void each_field(DequantizeKvArgs& a, V&& v) {
 template <class V>
 void each_field(AppendKvArgs& a, V&& v) {
   v.tensor("kv", a.kv, Access::kRead);
-  v.tensor("kv_cache", a.kv_cache, Access::kBoth);
+  v.tensor("cache", a.cache, Access::kBoth);
   v.tensor("slots", a.slots, Access::kRead);
   v.option("record", a.record);
 }

@@ -1,15 +1,16 @@
 // From a case file to an argument struct and the memory that it views.
 #include "casefile/load.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <limits>
 #include <system_error>
@@ -300,18 +301,33 @@ CaseArgs empty_call(const std::string& op) {
   return *found;
 }
 
-std::vector<uint8_t> contents_of(const std::string& path) {
-  const auto refuse = [](const std::string& why) { throw BadContents("file", "readable", why); };
-  std::error_code error;
-  const uintmax_t size = std::filesystem::file_size(path, error);
-  if (error) refuse(error.message());
-  std::vector<uint8_t> bytes(size);
-  std::ifstream file(path, std::ios::binary);
-  if (!file) refuse(std::generic_category().message(errno));
-  if (!file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(size)))
-    refuse("its end too early");
-  return bytes;
-}
+/// A file's bytes as memory: what is not looked at is not read, whatever size the file claims.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::string& path) {
+    const auto refuse = [](const std::string& why) { throw BadContents("file", "readable", why); };
+    std::error_code error;
+    bytes_ = std::filesystem::file_size(path, error);
+    if (error) refuse(error.message());
+    const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (file < 0) refuse(std::generic_category().message(errno));
+    if (bytes_ > 0) start_ = mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, file, 0);
+    const int map_error = errno;
+    close(file);
+    if (start_ == MAP_FAILED) refuse(std::generic_category().message(map_error));
+  }
+  ~MappedFile() {
+    if (bytes_ > 0) munmap(start_, bytes_);
+  }
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::span<const uint8_t> bytes() const { return {static_cast<const uint8_t*>(start_), bytes_}; }
+
+ private:
+  size_t bytes_ = 0;
+  void* start_ = nullptr;
+};
 
 }  // namespace
 
@@ -328,7 +344,8 @@ LoadedCase read_case(std::span<const uint8_t> bytes) {
 
 LoadedCase load_case(const std::string& path) {
   try {
-    return casefile::read_case(casefile::contents_of(path));
+    const casefile::MappedFile file(path);
+    return casefile::read_case(file.bytes());
   } catch (const casefile::BadContents& error) {
     throw CaseFileError(fmt::format("load_case: {}: {}", path, error.what()));
   }

@@ -1,8 +1,8 @@
 // Kernel tables: an operator family's kernels, best first, and the one way to choose, plan and run them.
 //
 // A family F names three types: F::Shape (all that a plan may depend on; comparable and printable through
-// describe(shape)), F::Problem (a Shape named `shape` plus pointers and strides) and F::KernelPlan (tiles,
-// work kind and booked offsets; printable through describe(plan)).
+// describe(shape)), F::Problem (a Shape named `shape` plus pointers and strides) and F::KernelPlan (`threads`
+// that it uses, tiles, work kind and booked offsets; printable through describe(plan)).
 #pragma once
 
 #include <memory>
@@ -22,7 +22,7 @@ struct PlanState {
   std::string op;
   std::string kernel;
   Device device;
-  int threads = 1;
+  int threads = 1;  // that the kernel uses: at most those that were asked for
   size_t workspace_bytes = 0;
 
   virtual ~PlanState() = default;
@@ -36,9 +36,10 @@ class Kernel {
   virtual const std::string& name() const = 0;
   /// Nothing when the kernel runs this problem on this device, otherwise the reason why not.
   virtual std::optional<std::string> refusal(const typename F::Shape& shape, const Device& device) const = 0;
+  /// Uses at most `threads`.
   virtual typename F::KernelPlan plan(const typename F::Shape& shape, int threads, Ledger& ledger) const = 0;
-  virtual void run(const typename F::Problem& problem, const typename F::KernelPlan& plan, int threads,
-                   void* workspace, Stream stream) const = 0;
+  virtual void run(const typename F::Problem& problem, const typename F::KernelPlan& plan, void* workspace,
+                   Stream stream) const = 0;
 };
 
 template <class F>
@@ -48,13 +49,6 @@ using KernelTable = std::span<const Kernel<F>* const>;
 template <class T>
 std::string description(const T& value) {
   return describe(value);
-}
-
-/// A family's own describe functions are found by their argument's type, out of reach of members of that
-/// name.
-template <class Shape, class KernelPlan>
-std::string describe_both(const Shape& shape, const KernelPlan& kernel_plan) {
-  return describe(shape) + "; " + describe(kernel_plan);
 }
 
 template <class F>
@@ -119,10 +113,11 @@ Plan make_plan(KernelTable<F> table, const typename F::Shape& shape, const Devic
   state->op = shape.op;
   state->kernel = state->row->name();
   state->device = device;
-  state->threads = options.threads > 0 ? options.threads : device.threads;
   state->shape = shape;
   Ledger ledger;
-  state->kernel_plan = state->row->plan(shape, state->threads, ledger);
+  const int threads = options.threads > 0 ? options.threads : device.threads;
+  state->kernel_plan = state->row->plan(shape, threads, ledger);
+  state->threads = state->kernel_plan.threads;
   state->workspace_bytes = ledger.bytes();
   return Plan(std::move(state));
 }
@@ -132,7 +127,7 @@ void run_plan(const Plan& plan, const typename F::Problem& problem, Workspace wo
   const auto* state = dynamic_cast<const PlanOf<F>*>(&plan.state());
   if (state == nullptr || !(state->shape == problem.shape)) refuse_other_plan(problem.shape.op, plan.state());
   check_workspace(*state, workspace);
-  state->row->run(problem, state->kernel_plan, state->threads, workspace.data, stream);
+  state->row->run(problem, state->kernel_plan, workspace.data, stream);
 }
 
 }  // namespace tilewise

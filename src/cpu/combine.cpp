@@ -60,12 +60,14 @@ class CombineKernel final : public Kernel<Combine> {
   std::optional<std::string> refusal(const CombineShape&, const Device& device) const override {
     return isa_refusal(isa_, device);
   }
-  NoPlan plan(const CombineShape&, int, Ledger&) const override { return {}; }
+  RowsPlan plan(const CombineShape& shape, int threads, Ledger&) const override {
+    return {useful_threads(threads, shape.s_q * shape.h_q)};
+  }
 
-  void run(const CombineProblem& problem, const NoPlan&, int threads, void*, Stream) const override {
+  void run(const CombineProblem& problem, const RowsPlan& plan, void*, Stream) const override {
     const CombineShape& shape = problem.shape;
     const int64_t rows = shape.s_q * shape.h_q;
-#pragma omp parallel for num_threads(useful_threads(threads, rows)) schedule(static)
+#pragma omp parallel for num_threads(plan.threads) schedule(static)
     for (int64_t r = 0; r < rows; ++r) run_row(problem, r / shape.h_q, r % shape.h_q);
   }
 

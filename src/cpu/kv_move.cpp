@@ -23,16 +23,19 @@ class KvMoveKernel final : public Kernel<KvMoveFamily> {
   std::optional<std::string> refusal(const KvMoveShape&, const Device& device) const override {
     return isa_refusal(isa_, device);
   }
-  NoPlan plan(const KvMoveShape&, int, Ledger&) const override { return {}; }
+  RowsPlan plan(const KvMoveShape& shape, int threads, Ledger&) const override {
+    const int64_t rows = shape.move == KvMove::kAppend ? shape.n : shape.num_blocks * shape.page;
+    return {useful_threads(threads, rows)};
+  }
 
-  void run(const KvMoveProblem& problem, const NoPlan&, int threads, void*, Stream) const override {
+  void run(const KvMoveProblem& problem, const RowsPlan& plan, void*, Stream) const override {
     switch (problem.shape.move) {
       case KvMove::kQuantize:
-        return quantize(problem, threads);
+        return quantize(problem, plan.threads);
       case KvMove::kDequantize:
-        return dequantize(problem, threads);
+        return dequantize(problem, plan.threads);
       case KvMove::kAppend:
-        return append(problem, threads);
+        return append(problem, plan.threads);
     }
   }
 
@@ -53,7 +56,7 @@ class KvMoveKernel final : public Kernel<KvMoveFamily> {
     const formats::RecordSpec spec = spec_of(shape);
     const std::vector<BF16> zeros(static_cast<size_t>(shape.d), BF16{0});
     const int64_t slots = shape.num_blocks * shape.page;
-#pragma omp parallel for num_threads(useful_threads(threads, slots)) schedule(static)
+#pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t slot = 0; slot < slots; ++slot) {
       const BF16* x =
           slot < shape.n ? reinterpret_cast<const BF16*>(problem.x) + slot * problem.x_stride : zeros.data();
@@ -65,7 +68,7 @@ class KvMoveKernel final : public Kernel<KvMoveFamily> {
     const KvMoveShape& shape = problem.shape;
     const formats::RecordSpec spec = spec_of(shape);
     const int64_t slots = shape.num_blocks * shape.page;
-#pragma omp parallel for num_threads(useful_threads(threads, slots)) schedule(static)
+#pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t slot = 0; slot < slots; ++slot) {
       const RowRef row{problem.pages + slot / shape.page * problem.block_stride, slot % shape.page};
       isa_.decode->record(spec, shape.page, &row, 1,
@@ -74,10 +77,9 @@ class KvMoveKernel final : public Kernel<KvMoveFamily> {
   }
 
   /// Threads own slots, and each takes the rows in order: of equal slots the last row wins.
-  void append(const KvMoveProblem& problem, int threads) const {
+  void append(const KvMoveProblem& problem, int owners) const {
     const KvMoveShape& shape = problem.shape;
     const formats::RecordSpec spec = spec_of(shape);
-    const int owners = useful_threads(threads, shape.n);
 #pragma omp parallel for num_threads(owners) schedule(static)
     for (int64_t owner = 0; owner < owners; ++owner) {
       for (int64_t row = 0; row < shape.n; ++row) {

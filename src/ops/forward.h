@@ -94,7 +94,16 @@ struct RowTensor {
   T* at(int64_t b, int64_t s, int64_t h) const { return data + b * stride_b + s * stride_s + h * stride_h; }
 };
 
-struct ForwardProblem {
+/// The outputs of the epilogues that cast.
+struct Fp8Tensors {
+  uint8_t* out_fp8 = nullptr;  // [s_q, n_groups, h_q / n_groups * 512]; null: absent
+  int32_t* out_sf = nullptr;   // strides (sf_stride_s, sf_stride_g, sf_stride_c)
+  int64_t sf_stride_s = 1;
+  int64_t sf_stride_g = 0;
+  int64_t sf_stride_c = 0;
+};
+
+struct ForwardProblem : Fp8Tensors {
   ForwardShape shape;
 
   // [b, s_q, h_q, d_qk] of q_dtype (1 or 2 bytes an element, strides in elements); fused: [s_q, h_q * 512]
@@ -121,11 +130,6 @@ struct ForwardProblem {
 
   RowTensor<uint8_t> out;        // kStore: of out_dtype, kPartials: fp32; strides in BYTES
   RowTensor<uint16_t> out_bf16;  // kFp8: the values before the cast
-  uint8_t* out_fp8 = nullptr;    // [s_q, n_groups, h_q / n_groups * 512]
-  int32_t* out_sf = nullptr;     // strides (sf_stride_s, sf_stride_g, sf_stride_c)
-  int64_t sf_stride_s = 1;
-  int64_t sf_stride_g = 0;
-  int64_t sf_stride_c = 0;
   RowTensor<float> max_logits;
   RowTensor<float> lse;
   RowTensor<float> lse_indexer;

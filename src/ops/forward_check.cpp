@@ -137,13 +137,14 @@ void check_sink(Checker& check, const TensorView& attn_sink, int64_t h_q) {
 }
 
 void check_fp8_outputs(Checker& check, const TensorView& out_fp8, const TensorView& out_sf, int64_t s_q,
-                       int64_t h_q, int64_t n_groups) {
+                       int64_t h_q, int64_t n_groups, Fp8Tensors* tensors) {
   const int64_t width = h_q / n_groups * 512;
   check.output("out_fp8", out_fp8, {DType::kE4M3}, {s_q, n_groups, width}, Layout::kContiguous);
   check.aligned("out_fp8", out_fp8, 32);
   const TensorView& sf = out_sf;
   check.given("out_sf", sf, "with out_fp8");
   check.output("out_sf", sf, {DType::kInt32}, {s_q, n_groups, width / 128}, Layout::kOwn);
+  *tensors = {out_fp8.data_as<uint8_t>(), out_sf.data_as<int32_t>(), step(sf, 0), step(sf, 1), step(sf, 2)};
   if (sf.numel() == 0) return;
   const auto got = [&] { return fmt::format("strides [{}]", fmt::join(sf.strides(), ", ")); };
   if (s_q != 1 && sf.stride(0) != 1) check.refuse("out_sf", "of stride(0) 1", got());

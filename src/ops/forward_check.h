@@ -39,7 +39,7 @@ void check_sink(Checker& check, const TensorView& attn_sink, int64_t h_q);
 
 /// out_fp8 and out_sf, both given.
 void check_fp8_outputs(Checker& check, const TensorView& out_fp8, const TensorView& out_sf, int64_t s_q,
-                       int64_t h_q, int64_t n_groups);
+                       int64_t h_q, int64_t n_groups, Fp8Tensors* tensors);
 
 /// A paged cache of records as the caller gives it. `written` where the operator stores into it.
 struct PagedArgument {

@@ -11,9 +11,11 @@
 
 namespace tilewise {
 
-/// Kernels that need neither tiles nor workspace.
-struct NoPlan {};
-inline std::string describe(const NoPlan&) { return "rows over threads"; }
+/// Of kernels that need neither tiles nor workspace.
+struct RowsPlan {
+  int threads = 1;
+};
+inline std::string describe(const RowsPlan&) { return "rows over threads"; }
 
 struct CombineShape {
   std::string op;
@@ -32,7 +34,7 @@ struct CombineShape {
 };
 std::string describe(const CombineShape& shape);
 
-struct CombineProblem {
+struct CombineProblem : Fp8Tensors {
   CombineShape shape;
   RowTensor<const uint8_t> partials;  // [n (as b), s_q, h_q, d_v]; strides in BYTES
   RowTensor<const float> partial_lse;
@@ -40,17 +42,12 @@ struct CombineProblem {
   int64_t sink_stride = 1;
   RowTensor<uint8_t> out;  // strides in BYTES
   RowTensor<float> lse;
-  uint8_t* out_fp8 = nullptr;
-  int32_t* out_sf = nullptr;
-  int64_t sf_stride_s = 1;
-  int64_t sf_stride_g = 0;
-  int64_t sf_stride_c = 0;
 };
 
 struct Combine {
   using Shape = CombineShape;
   using Problem = CombineProblem;
-  using KernelPlan = NoPlan;
+  using KernelPlan = RowsPlan;
 };
 
 enum class KvMove : int32_t { kQuantize, kDequantize, kAppend };
@@ -82,7 +79,7 @@ struct KvMoveProblem {
 struct KvMoveFamily {
   using Shape = KvMoveShape;
   using Problem = KvMoveProblem;
-  using KernelPlan = NoPlan;
+  using KernelPlan = RowsPlan;
 };
 
 }  // namespace tilewise

@@ -365,8 +365,8 @@ std::vector<uint8_t> after_quantize(const QuantizeKvArgs& args, std::span<const 
 
 std::vector<uint8_t> after_append(const AppendKvArgs& args, std::span<const uint8_t> old) {
   std::vector<uint8_t> memory(old.begin(), old.end());
-  const Pages pages = in_memory(pages_of(args.kv_cache), memory);
-  const Record record = resolve_record(args.record, args.kv_cache);
+  const Pages pages = in_memory(pages_of(args.cache), memory);
+  const Record record = resolve_record(args.record, args.cache);
   for (int64_t i = 0; i < args.kv.size(0); ++i) {
     const int64_t at = i * args.slots.stride(0);
     const int64_t slot = args.slots.dtype() == DType::kInt64 ? args.slots.data_as<int64_t>()[at]

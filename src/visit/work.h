@@ -22,8 +22,8 @@ struct SegmentRule {
 struct RowSegments {
   int32_t length = 0;
   int64_t step = 1;  // keys of a segment, a multiple of the tile
-  int32_t count =
-      0;  // at least 1: the one segment of an empty row has no keys, but somebody writes its output
+  // At least 1: the one segment of an empty row has no keys, but somebody writes its output.
+  int32_t count = 0;
 
   TW_HD constexpr Range keys(int32_t segment) const {
     const int64_t begin = segment * step;

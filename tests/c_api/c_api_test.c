@@ -305,7 +305,7 @@ static void test_kv_moves(void) {
   SET_TENSOR(&kv, new_bf16(kDim, 8.0f), kBf16, 1, kDim);
   SET_TENSOR(&slots, &slot, int64, 1);
   append.kv = &kv.dl;
-  append.kv_cache = &cache.pages.dl;
+  append.cache = &cache.pages.dl;
   append.slots = &slots.dl;
   expect_ok("append_kv", tilewise_append_kv(&append, NULL, 0));
 

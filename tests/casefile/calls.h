@@ -56,6 +56,23 @@ inline std::vector<uint8_t> elements(const TensorView& view) {
   return bytes;
 }
 
+/// Hands every tensor that is given to visit(name, view, access).
+template <class Visit>
+struct TensorVisitor {
+  Visit visit;
+
+  void tensor(const char* name, const TensorView& view, Access access) {
+    if (view) visit(name, view, access);
+  }
+  template <class T>
+  void option(const char*, const T&) {}
+};
+template <class Visit>
+void each_tensor(CaseArgs args, const Visit& visit) {
+  TensorVisitor<Visit> visitor{visit};
+  std::visit([&](auto& a) { each_field(a, visitor); }, args);
+}
+
 /// A line for every member of an argument struct; tensors that are read with a hash of their elements.
 struct Lister {
   std::vector<std::string> lines;

@@ -369,6 +369,18 @@ TEST(HostileFile, ThatIsNoFile) {
             "load_case: " + folder.path() + ": file must be readable, got Is a directory");
 }
 
+TEST(HostileFile, OfFourTebibytes) {
+  // All holes: nothing of it may be held in memory.
+  const Folder folder;
+  const Parts parts = valid_parts();
+  write_file(folder.file("call"), parts.bytes());
+  constexpr uint64_t kSize = uint64_t{1} << 42;
+  std::filesystem::resize_file(folder.file("call"), kSize);
+  EXPECT_EQ(text_of_error([&] { load_case(folder.file("call")); }),
+            "load_case: " + folder.file("call") + ": file must be at its end after 36 bytes of data, got " +
+                std::to_string(kSize - 8 - parts.header.dump().size()) + " bytes of data");
+}
+
 TEST(HostileFile, OptionsOfEveryKind) {
   struct Row {
     const char* option;

@@ -57,20 +57,12 @@ TEST(RoundTrip, KeepsUnusualOptions) {
   EXPECT_EQ(lines_of(through_a_file(fused.args).args()), lines_of(fused.args));
 }
 
-struct Outputs {
+std::vector<std::vector<uint8_t>> outputs_of(const CaseArgs& args) {
   std::vector<std::vector<uint8_t>> bits;
-
-  void tensor(const char*, const TensorView& view, Access access) {
-    if (view && access != Access::kRead) bits.push_back(elements(view));
-  }
-  template <class T>
-  void option(const char*, const T&) {}
-};
-
-std::vector<std::vector<uint8_t>> outputs_of(CaseArgs args) {
-  Outputs outputs;
-  std::visit([&](auto& a) { each_field(a, outputs); }, args);
-  return outputs.bits;
+  each_tensor(args, [&](const char*, const TensorView& view, Access access) {
+    if (access != Access::kRead) bits.push_back(elements(view));
+  });
+  return bits;
 }
 
 TEST(RoundTrip, GivesTheSameResults) {

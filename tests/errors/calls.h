@@ -427,13 +427,13 @@ inline Call<AppendKvArgs> append_kv_call() {
   Call<AppendKvArgs> call{"append_kv"};
   Memory& m = call.memory;
   call.args.kv = m.input(DType::kBF16, {5, 576});
-  call.args.kv_cache = m.output(DType::kUInt8, {3, 4, 1, record_bytes(Record::kV32Nvfp4, 576)});
+  call.args.cache = m.output(DType::kUInt8, {3, 4, 1, record_bytes(Record::kV32Nvfp4, 576)});
   call.args.slots = m.input(DType::kInt64, {5});
   call.args.record = Record::kV32Nvfp4;
   using A = AppendKvArgs;
   call.arguments = {
       {"kv", &A::kv, "bfloat16 [n, 576 or 512]"},
-      {"kv_cache", &A::kv_cache, bytes_expected(Record::kV32Nvfp4, 576), Strides::kPages, kOutput},
+      {"cache", &A::cache, bytes_expected(Record::kV32Nvfp4, 576), Strides::kPages, kOutput},
       {"slots", &A::slots, "int32 or int64 [5]"},
   };
   return call;

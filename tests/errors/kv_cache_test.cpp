@@ -83,13 +83,13 @@ TEST(AppendKvErrors, All) {
           {"no record", [](auto& c) { c.args.record = static_cast<Record>(10); },
            "record must be auto or a record of head size 576 (v32_fp8, v32_nvfp4 or bf16), got record id 10"},
           {"another record's width", [](auto& c) { c.args.record = Record::kV32Fp8; },
-           "kv_cache must be " + bytes_expected(Record::kV32Fp8, 576) + ", got uint8 " + shape},
+           "cache must be " + bytes_expected(Record::kV32Fp8, 576) + ", got uint8 " + shape},
           {"a width of no record",
            [](auto& c) {
              c.args.record = Record::kAuto;
-             c.args.kv_cache = with_size(c.args.kv_cache, 3, 336);
+             c.args.cache = with_size(c.args.cache, 3, 336);
            },
-           "kv_cache must be uint8, int8 or float8_e4m3fn [num_blocks, page, 1, bytes] of a record for head "
+           "cache must be uint8, int8 or float8_e4m3fn [num_blocks, page, 1, bytes] of a record for head "
            "size 576 "
            "(v32_fp8 " +
                bytes_text(Record::kV32Fp8, 576) + ", v32_nvfp4 " + bytes_text(Record::kV32Nvfp4, 576) +
@@ -97,18 +97,18 @@ TEST(AppendKvErrors, All) {
           {"no cache, no record",
            [](auto& c) {
              c.args.record = Record::kAuto;
-             c.args.kv_cache = {};
+             c.args.cache = {};
            },
-           "kv_cache must be given, got nothing"},
-          {"empty pages", [](auto& c) { c.args.kv_cache = with_size(c.args.kv_cache, 1, 0); },
-           "kv_cache must be of page 1 to 2147483647, got page 0"},
+           "cache must be given, got nothing"},
+          {"empty pages", [](auto& c) { c.args.cache = with_size(c.args.cache, 1, 0); },
+           "cache must be of page 1 to 2147483647, got page 0"},
       });
 }
 
 TEST(AppendKvErrors, Accepted) {
   for (DType type : {DType::kUInt8, DType::kInt8, DType::kE4M3}) {
     Call<AppendKvArgs> call = append_kv_call();
-    call.args.kv_cache = with_dtype(call.args.kv_cache, type);
+    call.args.cache = with_dtype(call.args.cache, type);
     expect_accepted(call, to_string(type));
     call.args.record = Record::kAuto;
     call.args.slots = call.memory.input(DType::kInt32, {5});
@@ -118,7 +118,7 @@ TEST(AppendKvErrors, Accepted) {
     Call<AppendKvArgs> call = append_kv_call();
     call.args.record = Record::kAuto;
     call.args.kv = call.memory.input(DType::kBF16, {5, d});
-    call.args.kv_cache = call.memory.output(DType::kBF16, {3, 4, 1, d});
+    call.args.cache = call.memory.output(DType::kBF16, {3, 4, 1, d});
     expect_accepted(call, "bf16 rows");
   }
 }

@@ -289,7 +289,7 @@ TEST(OracleRecords, AppendTouchesItsSlotsAlone) {
   slots.values = {4, -1, 6, 0, 4, int64_t{1} << 40};  // 4 twice: the last wins
   AppendKvArgs args;
   args.kv = kv.view();
-  args.kv_cache = cache.view();
+  args.cache = cache.view();
   args.slots = slots.view();
   const std::vector<uint8_t> memory = after_append(args, cache.values);
 

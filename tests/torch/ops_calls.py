@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
+import tilewise
 import torch
 from tilewise import _ops
 
 ops = torch.ops.tilewise
 HEADS, TOPK, GROUPS, MAX_POS = 4, 6, 2, 16
+
+
+def as_tuple(result: Any) -> tuple[torch.Tensor, ...]:
+    return result if isinstance(result, tuple) else (result,)
 
 
 class Call(NamedTuple):
@@ -32,8 +37,17 @@ class Call(NamedTuple):
         return getattr(ops, self.op).out
 
     def run(self) -> tuple[torch.Tensor, ...]:
-        result = self.functional(*self.args, **self.kwargs)
-        return result if isinstance(result, tuple) else (result,)
+        return as_tuple(self.functional(*self.args, **self.kwargs))
+
+    def run_native(self, **outputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The call by the function of the package, with outputs of the caller's."""
+        return as_tuple(getattr(tilewise, self.op)(*self.args, **self.kwargs, **outputs))
+
+    def changed(self, **changes: Any) -> Callable[[], Any]:
+        """The package's function with some arguments replaced, or outputs given, by name."""
+        names = [argument.name for argument in self.functional._schema.arguments]
+        arguments = {**dict(zip(names, self.args, strict=False)), **self.kwargs, **changes}
+        return lambda: getattr(tilewise, self.op)(**arguments)
 
 
 def generator(seed: int = 1) -> torch.Generator:
@@ -185,6 +199,24 @@ CALLS: dict[str, Call] = {
 }
 each_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
 
+
+class ProjectionLayer(torch.nn.Module):
+    """The projections around a fused decode step; what happens in between, a test says in forward()."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q_proj = torch.nn.Linear(64, HEADS * 512, bias=False, dtype=torch.bfloat16)
+        self.kv_proj = torch.nn.Linear(64, 512, bias=False, dtype=torch.bfloat16)
+        for i, weight in enumerate(self.parameters()):
+            weight.data = bf16(*weight.shape, seed=i) / 8
+
+
+def layer_inputs(s_q: int = 3) -> tuple[torch.Tensor, ...]:
+    """x, cache, lists, places and the table of cosines and sines."""
+    places = torch.arange(s_q, dtype=torch.int32)
+    return bf16(s_q, 64), pages("v4_fp8"), indices(s_q, TOPK, below=12), places, fp32(MAX_POS, 64, seed=5)
+
+
 # A byte that no kernel here writes by chance over whole buffers.
 SENTINEL = 0xA5
 
@@ -236,6 +268,10 @@ def guarded_outputs(call: Call) -> dict[str, Guarded]:
         name: Guarded(value, name in call.without_gaps)
         for name, value in zip(call.outputs, call.run(), strict=False)
     }
+
+
+def nothing_written(guards: Iterable[Guarded]) -> bool:
+    return all(bool((bits(guard.buffer) == SENTINEL).all()) for guard in guards)
 
 
 _allclose = torch.allclose

@@ -48,6 +48,7 @@ from ops_calls import (
     sparse_prefill_fwd,
 )
 from tilewise import _ops
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 # ---- forms of a call ----------------------------------------------------------------------------------
 
@@ -79,8 +80,6 @@ def test_out_has_the_bits_of_the_functional_form_and_no_others(call: Call) -> No
 
 @each_call
 def test_fake_outputs_look_like_real_ones(call: Call) -> None:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
     with FakeTensorMode() as mode:
         fakes = [mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in call.args]
         options = {

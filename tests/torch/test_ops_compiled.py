@@ -6,20 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from ops_calls import GROUPS, HEADS, MAX_POS, TOPK, assert_same_bits, bf16, fp32, indices, ops, pages
+from ops_calls import GROUPS, HEADS, ProjectionLayer, assert_same_bits, layer_inputs, ops
 
 
-class Layer(torch.nn.Module):
-    """Projections around a fused decode step that also appends to its cache, as a model has them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.q_proj = torch.nn.Linear(64, HEADS * 512, bias=False, dtype=torch.bfloat16)
-        self.kv_proj = torch.nn.Linear(64, 512, bias=False, dtype=torch.bfloat16)
-        for i, weight in enumerate(self.parameters()):
-            weight.data = bf16(*weight.shape, seed=i) / 8
-            weight.requires_grad_(False)
-
+class Layer(ProjectionLayer):
     def forward(
         self,
         x: torch.Tensor,
@@ -36,11 +26,6 @@ class Layer(torch.nn.Module):
         parts, lses = torch.stack([out[:, 0], out[:, 0]]), torch.stack([sparse_lse[:, :, 0], lse])
         ops.combine_partials.out(parts, lses, out=merged, lse=merged_lse)
         return out_fp8.view(torch.uint8), out_sf, lse, out * 2, merged, merged_lse
-
-
-def layer_inputs(s_q: int = 3) -> tuple[torch.Tensor, ...]:
-    places = torch.arange(s_q, dtype=torch.int32)
-    return bf16(s_q, 64), pages("v4_fp8"), indices(s_q, TOPK, below=12), places, fp32(MAX_POS, 64, seed=5)
 
 
 def run_layer(layer: Callable[..., Any], s_q: int = 3) -> tuple[torch.Tensor, ...]:

@@ -32,6 +32,7 @@ from ops_calls import (
     sparse_decode,
     sparse_prefill_fwd,
 )
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 
 def flashmla_sparse_decode(out: torch.Tensor | None = None) -> tuple[Any, ...]:
@@ -107,6 +108,43 @@ def test_opcheck_flashmla(name: str, args: Callable[[], Any], native: Call) -> N
     # Compilation wants operators that return new tensors alone; FlashMLA's return their arguments too.
     tests = ["test_schema", "test_autograd_registration", "test_faketensor"]
     check_operator(flashmla(name), args(), {}, test_utils=tests)
+
+
+def bf16_like(*shape: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=torch.bfloat16)
+
+
+WITH_OUTPUTS: dict[str, tuple[str, tuple[Any, ...], int]] = {
+    "sparse": ("_flashmla_C::sparse_decode_fwd", flashmla_sparse_decode(bf16_like(2, 1, HEADS, 512)), 12),
+    "dense": ("_flashmla_C::dense_decode_fwd", flashmla_dense_decode(bf16_like(2, 3, HEADS, 512)), 9),
+    "packed": ("_flashmla_C::dense_decode_fwd", flashmla_dense_decode(bf16_like(2, 1, 3 * HEADS, 512)), 9),
+    "prefill": ("_flashmla_C::sparse_prefill_fwd", flashmla_sparse_prefill(bf16_like(5, HEADS, 512)), 7),
+    "fused": (
+        "_flashmla_C::fused_norm_rope_attn_rope_cast_fwd",
+        (*flashmla_fused_fwd(), torch.empty(5, GROUPS, HEADS // GROUPS * 512, dtype=torch.float8_e4m3fn)),
+        18,
+    ),
+    "fused decode": (
+        "_flashmla_C::fused_norm_rope_attn_rope_cast_decode",
+        (*flashmla_fused_decode(), torch.empty(3, GROUPS, HEADS // GROUPS * 512, dtype=torch.float8_e4m3fn)),
+        21,
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "args", "place"), WITH_OUTPUTS.values(), ids=WITH_OUTPUTS.keys())
+def test_flashmla_fake_outputs_look_like_real_ones(name: str, args: tuple[Any, ...], place: int) -> None:
+    real = flashmla(name)(*args)
+    with FakeTensorMode() as mode:
+        fake_args = [mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in args]
+        fake = flashmla(name)(*fake_args)
+    assert real[0] is args[place]
+    assert fake[0] is fake_args[place]
+
+    def looks(result: Any) -> list[Any]:
+        return [t if t is None else (t.dtype, tuple(t.shape), t.stride()) for t in result]
+
+    assert looks(fake) == looks(real)
 
 
 def test_flashmla_returns_what_it_was_given() -> None:

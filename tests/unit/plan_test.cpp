@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -48,15 +49,15 @@ class ToyKernel final : public Kernel<Toy> {
     if (shape.n < least_) return "needs n >= " + std::to_string(least_);
     return std::nullopt;
   }
+  /// Has no use for more than one thread in `least` elements.
   ToyPlan plan(const ToyShape& shape, int threads, Ledger& ledger) const override {
     ledger.book<double>(1);
-    return {ledger.book<float>(shape.n), threads};
+    return {ledger.book<float>(shape.n), std::min(threads, static_cast<int>(shape.n / least_))};
   }
-  void run(const ToyProblem& problem, const ToyPlan& plan, int threads, void* workspace,
-           Stream) const override {
+  void run(const ToyProblem& problem, const ToyPlan& plan, void* workspace, Stream) const override {
     std::memset(granted<float>(workspace, plan.piece), 0,
                 static_cast<size_t>(problem.shape.n) * sizeof(float));
-    *problem.ran = name_ + " with " + std::to_string(threads);
+    *problem.ran = name_ + " with " + std::to_string(plan.threads);
   }
 
  private:
@@ -145,7 +146,10 @@ TEST(Plan, ForcedByTheEnvironment) {
 
 TEST(Plan, Describe) {
   EXPECT_EQ(toy_plan(100, {.kernel = "wide"}).describe(),
-            "toy: kernel wide, 2 threads, 512 B workspace; n 100; piece at 64");
+            "toy: kernel wide, 1 thread, 512 B workspace; n 100; piece at 64")
+      << "the threads that are used";
+  EXPECT_EQ(toy_plan(20, {.kernel = "narrow"}).describe(),
+            "toy: kernel narrow, 2 threads, 192 B workspace; n 20; piece at 64");
   EXPECT_EQ(toy_plan(16, {.kernel = "narrow", .threads = 1}).describe(),
             "toy: kernel narrow, 1 thread, 128 B workspace; n 16; piece at 64");
 }
@@ -157,15 +161,17 @@ TEST(Plan, Threads) {
     run_plan<Toy>(plan, {{"toy", 100}, &ran}, workspace, {});
     return ran;
   };
-  EXPECT_EQ(ran_with(toy_plan(100, {.kernel = "wide"})), "wide with 2");
-  EXPECT_EQ(ran_with(toy_plan(100, {.kernel = "wide", .threads = 7})), "wide with 7");
+  EXPECT_EQ(ran_with(toy_plan(100, {.kernel = "wide"})), "wide with 1");
+  EXPECT_EQ(ran_with(toy_plan(100, {.kernel = "narrow"})), "narrow with 2");
+  EXPECT_EQ(ran_with(toy_plan(100, {.kernel = "narrow", .threads = 7})), "narrow with 7");
+  EXPECT_EQ(ran_with(toy_plan(100, {.kernel = "narrow", .threads = 70})), "narrow with 10");
   EXPECT_EQ(refusal([] { toy_plan(100, {.kernel = "", .threads = -1}); }),
             "toy: threads must be at least 0, got -1");
   Device none;
   none.threads = 0;
   EXPECT_EQ(refusal([&] { toy_plan(100, {}, none); }),
             "toy: device must be of at least 1 thread, got 0 threads");
-  EXPECT_EQ(ran_with(toy_plan(100, {.kernel = "wide", .threads = 4}, none)), "wide with 4");
+  EXPECT_EQ(ran_with(toy_plan(100, {.kernel = "narrow", .threads = 4}, none)), "narrow with 4");
 }
 
 TEST(Plan, Workspaces) {
@@ -187,7 +193,7 @@ TEST(Plan, Workspaces) {
       "toy: workspace must be memory that starts at a multiple of 64 bytes, got an address 1 byte past one");
   EXPECT_EQ(ran, "") << "nothing ran";
   EXPECT_EQ(run_in({room, 512}), "nothing was thrown");
-  EXPECT_EQ(ran, "wide with 2");
+  EXPECT_EQ(ran, "wide with 1");
 }
 
 TEST(Plan, OwnedWorkspaceIsAlignedAndEmptyWhenNothingIsNeeded) {
@@ -268,9 +274,9 @@ TEST(Plan, DeviceMadeByHand) {
   EXPECT_EQ(refusal([&] { plan(call.args, gpu); }), "dense_decode: q must be on cuda:0, got cpu");
   Device other;
   other.cpu_features = kCpuBaseline;
-  other.threads = 5;
+  other.threads = 3;
   const Plan made = plan(call.args, other);
-  EXPECT_EQ(made.state().threads, 5);
+  EXPECT_EQ(made.state().threads, 3);
   EXPECT_EQ(made.state().device, other);
 }
 

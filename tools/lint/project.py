@@ -15,7 +15,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-CODE_FOLDERS = ("include", "src", "tests", "cases", "bench", "tools", "examples", "cmake")
+CODE_FOLDERS = (
+    "include",
+    "src",
+    "bindings",
+    "python",
+    "tests",
+    "cases",
+    "bench",
+    "tools",
+    "examples",
+    "cmake",
+)
 TEXT_FOLDERS = (*CODE_FOLDERS, "docs", ".ci")
 CPP_SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".def"}
 TEXT_SUFFIXES = CPP_SUFFIXES | {".py", ".md", ".txt", ".cmake", ".json", ".toml", ".sh", ""}

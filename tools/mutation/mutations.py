@@ -36,7 +36,7 @@ MUTATIONS = (
         "src/visit/rules.h",
         "KeyLimits limits = window_rule(pos, left, right);",
         "KeyLimits limits = window_rule(pos, kUnbounded, kUnbounded);",
-        "*dense*",
+        "*Unread*dense*",
     ),
     Mutation(
         "row limits ignored in masked tiles",
@@ -99,9 +99,15 @@ MUTATIONS = (
     Mutation(
         "sink dropped",
         f"{FORWARD}/query.cpp",
-        "if (shape.has_sink) factor *=",
+        "if (shape.has_sink && factor != 0.0f) factor *=",
         "if (false) factor *=",
         "*Lists*",
+    ),
+    Mutation(
+        "lonely rows multiplied by the sink's factor",
+        f"{FORWARD}/query.cpp",
+        "if (shape.has_sink && factor != 0.0f) factor *=",
+        "if (shape.has_sink) factor *=",
     ),
     Mutation(
         "sink of merges dropped",
@@ -136,10 +142,10 @@ MUTATIONS = (
         "1.0f, part.o + r * shape_.d_v, 1.0f,",
     ),
     Mutation(
-        "NaN scores turned to weight 0",
+        "NaN scores lost in the maximum",
         f"{ELEMENTWISE}/softmax.cpp",
-        "return hn::IfThenElse(hn::IsNaN(x), x, y);",
-        "return y;",
+        "max = hn::IfThenElse(hn::IsNaN(nan), nan, max);",
+        "",
         "*Selected*:*Infinite*",
     ),
     Mutation(
@@ -181,7 +187,7 @@ MUTATIONS = (
         "merged lse left in base 2",
         "src/softmax/state.h",
         "state.max * (base == LogBase::kTwo ? kLn2Double : 1.0) + std::log(state.sum)",
-        "state.max + std::log(state.sum)",
+        "state.max * (base == LogBase::kTwo ? 1.0 : 1.0) + std::log(state.sum)",
         "*Merged*:Split*",
     ),
     # Records.

@@ -119,21 +119,23 @@ def main() -> int:
     if options.list:
         print("\n".join(f"{m.name} ({m.file})" for m in chosen))
         return 0
-    survivors = []
+    caught = 0
     with tempfile.TemporaryDirectory() as temporary:
         try:
             workplace = Workplace(options.work or Path(temporary), options.jobs)
             check_healthy(workplace, chosen)
-            for mutation in chosen:
-                failure = workplace.result_of(mutation)
-                print(f"{mutation.name}: {failure or 'SURVIVED'}", flush=True)
-                if not failure:
-                    survivors.append(mutation.name)
         except LookupError as error:
             print(error, file=sys.stderr)
             return 1
-    print(f"{len(chosen)} bugs planted, {len(survivors)} survived")
-    return 1 if survivors or not chosen else 0
+        for mutation in chosen:
+            try:
+                failure = workplace.result_of(mutation)
+                print(f"{mutation.name}: {failure or 'SURVIVED'}", flush=True)
+                caught += 1 if failure else 0
+            except LookupError as error:
+                print(error, flush=True)
+    print(f"{len(chosen)} bugs, {caught} caught")
+    return 0 if 0 < caught == len(chosen) else 1
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ struct FusedCommon {
   /// channel c of a token sits at element (c / 16) * h_q * 16 + h * 16 + c % 16.
   TensorView q;
   TensorView token_positions;  ///< int32 [s_q]; clamped to [0, max_pos)
-  TensorView
-      cos_sin_cache;  ///< float32 [max_pos, 64]: 32 cosines, then 32 sines; max_pos > 0 unless s_q is 0
+  /// float32 [max_pos, 64]: 32 cosines, then 32 sines; max_pos > 0 unless s_q is 0
+  TensorView cos_sin_cache;
   float softmax_scale = 1.0f;
   int64_t n_groups = 1;               ///< divides h_q
   std::optional<float> q_norm_eps{};  ///< given: scores are scaled by 1 / RMS of each head's q

@@ -9,13 +9,12 @@
 
 namespace tilewise {
 
-/// Quantises n rows into ceil(n / page) fresh pages; the rows past n of the last page are written as zero
-/// rows.
+/// Quantises n rows into ceil(n / page) fresh pages; rows of the last page past n are written as zero rows.
 struct QuantizeKvArgs {
   TensorView x;                   ///< bfloat16 [n, d]
   Record record = Record::kAuto;  ///< must be named
-  TensorView
-      pages;  ///< output [ceil(n / page), page, 1, bytes] uint8, int8 or float8_e4m3fn; record bf16: bfloat16
+  /// output [ceil(n / page), page, 1, bytes] uint8, int8 or float8_e4m3fn; record bf16: bfloat16
+  TensorView pages;
 };
 
 /// Reads whole pages back.
@@ -29,7 +28,7 @@ struct DequantizeKvArgs {
 /// skipped; of equal slots the last row wins. Neighbouring tokens and the gaps between blocks stay untouched.
 struct AppendKvArgs {
   TensorView kv;                  ///< bfloat16 [n, d]
-  TensorView kv_cache;            ///< written, [num_blocks, page, 1, bytes]
+  TensorView cache;               ///< written, [num_blocks, page, 1, bytes]
   TensorView slots;               ///< int32 or int64 [n]
   Record record = Record::kAuto;  ///< kAuto: found from bytes and d
 };

@@ -20,8 +20,8 @@ struct RowOps {
   void (*widen)(const void* from, DType type, int64_t n, float* to);
   /// fp32 to bf16, fp16 (nearest even) or fp32; `to` has any alignment.
   void (*narrow)(const float* from, int64_t n, DType type, void* to);
-  /// One head of a token in the fused operators' order: element c at (c / 16) * h_q * 16 + head * 16 + c
-  /// % 16.
+  /// One head of a token in the fused operators' order: element c at
+  /// (c / 16) * h_q * 16 + head * 16 + c % 16.
   void (*unpermute)(const BF16* token, int64_t h_q, int64_t head, float* to);
   float (*sum_of_squares)(const float* x, int64_t n);
   /// Interleaved pairs of x [64] turned by cos_sin [32 + 32] (any alignment), or back by it.

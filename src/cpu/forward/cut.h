@@ -15,8 +15,8 @@ inline constexpr int32_t kTileKeys = 128;
 // Pieces short enough that a single long row keeps a few cores busy, long enough that merging costs nothing.
 inline constexpr visit::SegmentRule kPieceRule{.tile = kTileKeys, .min_keys = 1024, .max_segments = 32};
 
-/// Rows [row_begin, row_end) of one KV head. Row r is token first_token + r / group, head kv_head * group + r
-/// % group. Sparse problems have a key list per token, so their tiles hold one token.
+/// Rows [row_begin, row_end) of one KV head. Row r is token first_token + r / group, head
+/// kv_head * group + r % group. Sparse problems have a key list per token, so their tiles hold one token.
 struct QueryTile {
   int64_t request = 0;
   int64_t first_token = 0;

@@ -4,8 +4,7 @@
 //   a piece   for each tile of 128 keys: source -> bf16 tile -> scores -> softmax -> accumulate (run_piece)
 //   a tile    its pieces merged in order, then the epilogue, row by row
 //   threads   whole query tiles where there are enough of them; otherwise single pieces, whose partial
-//   results wait in
-//             the workspace for the merge. Both do the same arithmetic in the same order.
+//             results wait in the workspace for the merge. Both do the same arithmetic in the same order.
 //
 //   scratch of a thread, bytes at 128 rows, d 576     lifetime
 //     packed_q   fp32 Q panels          294,912       a query tile
@@ -302,8 +301,7 @@ class ForwardKernel final : public Kernel<Forward> {
     return plan;
   }
 
-  void run(const ForwardProblem& problem, const ForwardPlan& plan, int, void* workspace,
-           Stream) const override {
+  void run(const ForwardProblem& problem, const ForwardPlan& plan, void* workspace, Stream) const override {
     ForwardRun(isa_, problem, plan, workspace).run();
   }
 

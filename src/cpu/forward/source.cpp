@@ -41,18 +41,20 @@ bool KeySource::next(void* rows, LoadedTile* loaded) {
 bool KeySource::next_gathered(void* rows, LoadedTile* loaded) {
   const ForwardShape& shape = problem_.shape;
   count_ = 0;
-  int64_t from_main = 0;
-  for (; place_ < piece_.end && count_ < kTileKeys; ++place_) {
-    const bool is_main = place_ < cut_.main_length();
-    const CacheTensors& cache = is_main ? problem_.main : problem_.extra;
+  // Takes rows of one cache, whose list begins at place `first` of both together, up to place `end`.
+  const auto take = [&](const CacheShape& slots, const CacheTensors& cache, int64_t first, int64_t end) {
+    if (place_ < first || place_ >= end) return;
     const int32_t* list =
         cache.index + tile_.request * cache.index_stride_b + tile_.first_token * cache.index_stride_s;
-    const int64_t slot = list[is_main ? place_ : place_ - cut_.main_length()];
-    const RowRef ref = find_slot(is_main ? shape.main : shape.extra, cache, slot);
-    if (ref.page == nullptr) continue;
-    refs_[count_++] = ref;
-    if (is_main) from_main = count_;
-  }
+    for (; place_ < end && count_ < kTileKeys; ++place_) {
+      const RowRef ref = find_slot(slots, cache, list[place_ - first]);
+      if (ref.page != nullptr) refs_[count_++] = ref;
+    }
+  };
+  const int64_t main_end = cut_.main_length();
+  take(shape.main, problem_.main, 0, std::min<int64_t>(main_end, piece_.end));
+  const int64_t from_main = count_;
+  take(shape.extra, problem_.extra, main_end, piece_.end);
   if (count_ == 0) return false;
   decode(shape.main, refs_, from_main, rows);
   decode(shape.extra, refs_ + from_main, count_ - from_main,

@@ -4,10 +4,10 @@
 // that is read as whole vectors (packed Q, V) lies in a panel that fits L1, the other one is broadcast
 // element by element.
 //
-//            registers          panel in L1 (fp32)         broadcast
-//   scores       R keys x NV vectors of rows   Q: kDepth x NV vectors     K: R keys x kDepth, converted to
-//   fp32 accumulate   R rows x NV vectors of V      V: all keys x NV vectors   P^T: R neighbouring rows of
-//   each key
+//                scores                         accumulate
+//   registers    R keys x NV vectors of rows    R rows x NV vectors of V
+//   panel in L1  Q: kDepth x NV vectors, fp32   V: all keys x NV vectors, fp32
+//   broadcast    K: R keys x kDepth, as fp32    P^T: R neighbouring rows of each key
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/tile/simd.cpp"
 #include "cpu/targets.h"
@@ -15,6 +15,8 @@
 #include <hwy/foreach_target.h>
 // Then the rest.
 #include <hwy/highway.h>
+
+#include <algorithm>
 
 #include "cpu/tile/simd.h"
 
@@ -52,10 +54,11 @@ void pack_q(const float* q, int64_t m, int64_t d, void* packed) {
   const int64_t rows = padded_rows(m);
   for (int64_t r0 = 0; r0 < rows; r0 += kPanel) {
     const int64_t width = HWY_MIN(kPanel, rows - r0);
+    const int64_t real = HWY_MIN(width, m - r0);
     float* panel = static_cast<float*>(packed) + r0 * d;
-    for (int64_t r = 0; r < width; ++r) {
-      const bool real = r0 + r < m;
-      for (int64_t c = 0; c < d; ++c) panel[c * width + r] = real ? q[(r0 + r) * d + c] : 0.0f;
+    if (real < width) std::fill_n(panel, width * d, 0.0f);
+    for (int64_t r = 0; r < real; ++r) {
+      for (int64_t c = 0; c < d; ++c) panel[c * width + r] = q[(r0 + r) * d + c];
     }
   }
 }

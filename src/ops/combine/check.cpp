@@ -66,17 +66,12 @@ CombineProblem check(const CombinePartialsFusedArgs& args, DeviceId device) {
   check_common(check, args, 512, &problem);
   check_n_groups(check, args.n_groups, shape.h_q);
   check.given("out_fp8", args.out_fp8);
-  check_fp8_outputs(check, args.out_fp8, args.out_sf, shape.s_q, shape.h_q, args.n_groups);
+  check_fp8_outputs(check, args.out_fp8, args.out_sf, shape.s_q, shape.h_q, args.n_groups, &problem);
   check_lse(check, args.lse, &problem);
   check.no_overlaps();
   shape.fp8 = true;
   shape.out_dtype = DType::kE4M3;
   shape.n_groups = args.n_groups;
-  problem.out_fp8 = args.out_fp8.data_as<uint8_t>();
-  problem.out_sf = args.out_sf.data_as<int32_t>();
-  problem.sf_stride_s = step(args.out_sf, 0);
-  problem.sf_stride_g = step(args.out_sf, 1);
-  problem.sf_stride_c = step(args.out_sf, 2);
   return problem;
 }
 

@@ -81,7 +81,7 @@ void check_outputs(Checker& check, const FusedOutputs& args, ForwardProblem* pro
   shape.epilogue = Epilogue::kFp8;
   if (args.out_sf) check.given("out_fp8", args.out_fp8, "with out_sf");
   if (args.out_fp8) {
-    check_fp8_outputs(check, args.out_fp8, args.out_sf, shape.s_q, shape.h_q, shape.n_groups);
+    check_fp8_outputs(check, args.out_fp8, args.out_sf, shape.s_q, shape.h_q, shape.n_groups, problem);
   } else if (!args.out_bf16) {
     check.given("out_fp8", args.out_fp8, "where out_bf16 is not");
   }
@@ -91,13 +91,6 @@ void check_outputs(Checker& check, const FusedOutputs& args, ForwardProblem* pro
   if (args.lse) check.output("lse", args.lse, {DType::kFP32}, {shape.s_q, shape.h_q});
   check.no_overlaps();
 
-  problem->out_fp8 = args.out_fp8.data_as<uint8_t>();
-  problem->out_sf = args.out_sf.data_as<int32_t>();
-  if (args.out_sf) {
-    problem->sf_stride_s = step(args.out_sf, 0);
-    problem->sf_stride_g = step(args.out_sf, 1);
-    problem->sf_stride_c = step(args.out_sf, 2);
-  }
   problem->out_bf16 = rows<uint16_t>(args.out_bf16, -1, 0, 1);
   problem->max_logits = rows<float>(args.max_logits, -1, 0, 1);
   problem->lse = rows<float>(args.lse, -1, 0, 1);

@@ -72,7 +72,12 @@ KvMoveProblem check(const DequantizeKvArgs& args, DeviceId device) {
   problem.shape.record = args.record;
   const Dim d = check_named(check, args.record);
   check.given("pages", args.pages);
-  // A record of bf16 rows is as wide as x; x is asked first, as its head sizes are known.
+  // A record of bf16 rows is as wide as x; x is asked first, as its head sizes are known. Where x was
+  // allocated by the pages' sizes, these must be there.
+  const int64_t likely_d = record_dim(args.record) > 0 ? record_dim(args.record) : 576;
+  if (args.pages.rank() != 4) {
+    check_pages(check, {"pages", args.pages, "record", args.record}, args.record, likely_d);
+  }
   check.output("x", args.x, {DType::kBF16}, {"n", d}, Layout::kRows, for_record(args.record));
   take_rows(args.x, &problem);
   check_pages(check, {"pages", args.pages, "record", args.record}, args.record, problem.shape.d);
@@ -94,10 +99,10 @@ KvMoveProblem check(const AppendKvArgs& args, DeviceId device) {
   problem.shape.move = KvMove::kAppend;
   check.input("kv", args.kv, {DType::kBF16}, {"n", any_head_size()});
   take_rows(args.kv, &problem);
-  const PagedArgument cache{"kv_cache", args.kv_cache, "record", args.record, true};
+  const PagedArgument cache{"cache", args.cache, "record", args.record, true};
   problem.shape.record = find_record(check, cache, problem.shape.d);
   check_pages(check, cache, problem.shape.record, problem.shape.d);
-  take_pages(args.kv_cache, &problem);
+  take_pages(args.cache, &problem);
   check.input("slots", args.slots, {DType::kInt32, DType::kInt64}, {problem.shape.n});
   check.no_overlaps();
   problem.shape.slot_dtype = args.slots.dtype();

@@ -1,0 +1,24 @@
+"""FlashMLA's Python functions, computed by tilewise. docs/flash-mla.md says what differs."""
+
+from tilewise import __version__
+
+from flash_mla import fused_norm_rope_attn_rope_cast
+from flash_mla.flash_mla_interface import (
+    FlashMLASchedMeta,
+    flash_mla_sparse_fwd,
+    flash_mla_with_kvcache,
+    flash_mla_with_kvcache_fp8,
+    get_mla_metadata,
+    get_mla_metadata_dense_fp8,
+)
+
+__all__ = [
+    "FlashMLASchedMeta",
+    "__version__",
+    "flash_mla_sparse_fwd",
+    "flash_mla_with_kvcache",
+    "flash_mla_with_kvcache_fp8",
+    "fused_norm_rope_attn_rope_cast",
+    "get_mla_metadata",
+    "get_mla_metadata_dense_fp8",
+]

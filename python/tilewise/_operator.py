@@ -1,0 +1,89 @@
+"""How the functions of this package call an operator: with outputs of the caller's, or with new ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.autograd.graph import increment_version
+
+from tilewise import _ops
+
+
+def refuse_grad(op: str, arguments: dict[str, Any]) -> None:
+    """Raises where a tensor requires grad: torch would go on without its gradient."""
+    for name, value in arguments.items():
+        if isinstance(value, torch.Tensor) and value.requires_grad:
+            raise RuntimeError(
+                f"{op}: {name} must not require grad, the operator is not differentiable: detach() it, "
+                "or call under torch.no_grad() or torch.inference_mode()"
+            )
+
+
+def _any_requires_grad(values: tuple[Any, ...]) -> bool:
+    try:
+        for value in values:
+            if value is not None and value.requires_grad:
+                return True
+    except AttributeError:
+        pass  # what is no tensor, torch refuses
+    return False
+
+
+class Operator:
+    """An operator of torch.ops.tilewise in both of its forms."""
+
+    def __init__(self, name: str) -> None:
+        packet = getattr(torch.ops.tilewise, name)
+        inputs = [a for a in packet.out._schema.arguments if not a.kwarg_only]
+        self._name = name
+        self._functional = packet.default
+        self._out = packet.out
+        self._inputs = tuple(a.name for a in inputs)
+        self._tensors = tuple(i for i, a in enumerate(inputs) if "Tensor" in str(a.type))
+        self._outputs = tuple(a.name for a in packet.out._schema.arguments if a.kwarg_only)
+        self._num_results = len(packet.default._schema.returns)
+        self._looks = _ops.OUTPUTS[name]
+
+    def call(self, args: tuple[Any, ...], given: tuple[torch.Tensor | None, ...]) -> Any:
+        """Calls the operator.
+
+        Args:
+            args: all arguments, in the schema's order.
+            given: the caller's outputs in the schema's order, None for those to allocate. Outputs at the end
+                may be missing; one that the functional operator does not return is not allocated.
+
+        Returns:
+            Without outputs of the caller's what the functional operator returns; else a tuple of the same
+            outputs as far as `given` goes, where those that were given are the same objects.
+        """
+        if torch.is_grad_enabled() and (
+            _any_requires_grad(tuple(args[i] for i in self._tensors)) or _any_requires_grad(given)
+        ):
+            refuse_grad(self._name, dict(zip(self._inputs + self._outputs, args + given, strict=False)))
+        for output in given:
+            if output is not None:
+                return self._call_out(args, given)
+        return self._functional(*args)
+
+    def _call_out(self, args: tuple[Any, ...], given: tuple[torch.Tensor | None, ...]) -> Any:
+        results = given[: self._num_results]
+        for output in results:
+            if output is None:
+                results = self._with_new(args, results)
+                break
+        outputs = results + given[self._num_results :]
+        self._out(*args, **dict(zip(self._outputs, outputs, strict=False)))
+        # Else autograd would not notice that a tensor which it has kept was overwritten.
+        increment_version([output for output in outputs if output is not None])
+        return results
+
+    def _with_new(self, args: tuple[Any, ...], results: tuple[torch.Tensor | None, ...]) -> Any:
+        like = args[0]
+        if not isinstance(like, torch.Tensor):
+            kind = type(like).__name__
+            raise TypeError(f"{self._name}: {self._inputs[0]} must be a tensor, got {kind}")
+        looks = self._looks(*args)
+        return tuple(
+            look.new(like) if output is None else output for look, output in zip(looks, results, strict=False)
+        )
