@@ -54,6 +54,7 @@ TEST_P(CacheWidths, OthersThanTheRecordsAreRefusedByName) {
     std::vector<const char*> caches = {moves ? "pages" : "kv_cache"};
     if (c.extra) caches.push_back("extra_cache");
     for (const char* cache : caches) {
+      const bool appended = c.op == Op::kAppendKv;  // whose argument is called cache
       for (const int64_t bytes : {-16, 16}) {
         SCOPED_TRACE(name(c) + ", " + cache);
         CaseData data = cases::make(c);
@@ -66,10 +67,11 @@ TEST_P(CacheWidths, OthersThanTheRecordsAreRefusedByName) {
           cases::plan_case(data.args(), Device::cpu());
           ADD_FAILURE() << "was planned";
         } catch (const InvalidArgument& error) {
-          EXPECT_THAT(error.what(), ::testing::AllOf(::testing::StartsWith(op_name(c.op) + std::string(": ") +
-                                                                           cache + " must be"),
-                                                     ::testing::HasSubstr(record_name(record)),
-                                                     ::testing::HasSubstr(to_string(data.view(cache)))));
+          EXPECT_THAT(error.what(),
+                      ::testing::AllOf(::testing::StartsWith(op_name(c.op) + std::string(": ") +
+                                                             (appended ? "cache" : cache) + " must be"),
+                                       ::testing::HasSubstr(record_name(record)),
+                                       ::testing::HasSubstr(to_string(data.view(cache)))));
         }
       }
     }

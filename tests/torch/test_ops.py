@@ -385,7 +385,7 @@ def allocated_bytes() -> int:
     return info.uordblks + info.hblkhd
 
 
-def bytes_kept_by(call: Callable[[], Any], times: int = 200) -> float:
+def bytes_kept_by(call: Callable[[], Any], times: int = 60) -> float:
     """Bytes that a call leaves allocated, on average, once everything that is kept on purpose is there."""
 
     def run() -> None:
