@@ -385,7 +385,7 @@ def allocated_bytes() -> int:
     return info.uordblks + info.hblkhd
 
 
-def bytes_kept_by(call: Callable[[], Any], times: int = 60) -> float:
+def bytes_kept_by(call: Callable[[], Any], times: int = 100) -> float:
     """Bytes that a call leaves allocated, on average, once everything that is kept on purpose is there."""
 
     def run() -> None:
@@ -407,11 +407,13 @@ def test_calls_and_refusals_keep_no_memory() -> None:
     }
     ops.set_num_threads(1)
     try:
-        # The smallest piece that malloc hands out takes 32 bytes.
-        kept = {name: size for name, call in calls.items() if (size := bytes_kept_by(call)) > 24}
+        # The smallest piece that malloc hands out takes 32 bytes. What is kept once in a while is no leak.
+        kept = [
+            name for name, call in calls.items() if all(bytes_kept_by(call) > 24 for _measurement in range(3))
+        ]
     finally:
         ops.set_num_threads(0)
-    assert kept == {}
+    assert kept == []
 
 
 def test_the_library_needs_no_python() -> None:
