@@ -33,6 +33,7 @@ class TileOperands {
         packed_q_(isa.tile->packed_q_bytes(kRows, kColumns)),
         keys_(kKeys * kColumns * sizeof(BF16)),
         scores_(kKeys * kRows * sizeof(float)),
+        weights_(kKeys * kRows * sizeof(float)),
         output_(kRows * kColumns * sizeof(float)),
         rescale_(kRows * sizeof(float)) {
     const std::vector<float> q(kRows * kColumns, 1.0f);
@@ -43,9 +44,11 @@ class TileOperands {
   }
 
   void multiply() {
+    const cpu::TileProducts products(*isa_.tile);
     const cpu::KvTile<BF16> tile{static_cast<const BF16*>(bytes(keys_)), kColumns, kKeys};
     isa_.tile->scores(tile, kColumns, bytes(packed_q_), kRows, floats(scores_));
-    isa_.tile->accumulate(floats(scores_), tile, kRows, kColumns, floats(rescale_), floats(output_));
+    isa_.tile->accumulate(bytes(weights_), tile, kRows, kColumns, floats(rescale_), floats(output_),
+                          kColumns);
   }
 
  private:
@@ -53,7 +56,7 @@ class TileOperands {
   static float* floats(const OwnedWorkspace& memory) { return static_cast<float*>(bytes(memory)); }
 
   const cpu::Isa& isa_;
-  OwnedWorkspace packed_q_, keys_, scores_, output_, rescale_;
+  OwnedWorkspace packed_q_, keys_, scores_, weights_, output_, rescale_;
 };
 
 /// Calls `work(thread)` on all threads for `repetitions` rounds and gives the seconds that the slowest took.
@@ -76,7 +79,7 @@ double time_threads(int threads, int repetitions, const MakeWork& make_work) {
 
 double tile_rate(const cpu::Isa& isa, int threads) {
   // About 10 ms whatever the instruction set reaches.
-  const int repetitions = isa.feature == kCpuAvx512 || isa.feature == kCpuAvx2 ? 64 : 8;
+  const int repetitions = (isa.features & (kCpuAvx512 | kCpuAvx2)) != 0 ? 64 : 8;
   const double seconds = time_threads(threads, repetitions, [&](int) {
     return [operands = std::make_shared<TileOperands>(isa)] { operands->multiply(); };
   });
@@ -99,7 +102,7 @@ double copy_rate(int threads) {
 }
 
 const cpu::Isa& isa_of_kernel(const std::string& kernel) {
-  for (const cpu::Isa& isa : cpu::isas()) {
+  for (const cpu::Isa& isa : cpu::tile_isas()) {
     if (isa.kernel == kernel) return isa;
   }
   throw std::runtime_error("no CPU instruction set has kernels named " + kernel);

@@ -8,15 +8,19 @@
 //   quotient                  time / (FLOP / tile rate + bytes / copy rate)
 // Read the medians. TILEWISE_KERNEL forces a kernel, OMP_NUM_THREADS sets the threads.
 #include <benchmark/benchmark.h>
+#include <fmt/format.h>
 
 #include <chrono>
 #include <iostream>
+#include <regex>
+#include <string_view>
 
 #include "bench/machine.h"
 #include "cases/data.h"
 #include "cases/judge.h"
 #include "cases/sets.h"
 #include "cases/work.h"
+#include "cpu/phases.h"
 
 namespace tilewise::bench {
 namespace {
@@ -71,6 +75,28 @@ void run_operator(benchmark::State& state, const cases::Case& c, std::unique_ptr
   state.SetLabel(ready->plan().kernel());
 }
 
+/// One line a case: milliseconds of all threads in each phase, and what the operator reached.
+void print_phases(const std::regex& chosen) {
+  constexpr int kRuns = 9;
+  for (const cases::Case& c : cases::bench_cases()) {
+    if (!std::regex_search(cases::name(c), chosen)) continue;
+    ReadyCase ready(c);
+    ready.run();
+    cpu::start_counting_phases();
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < kRuns; ++i) ready.run();
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / kRuns;
+    const cpu::PhaseSeconds phases = cpu::stop_counting_phases();
+    fmt::print("{} ({}): {:.3f} ms, {:.0f} GFLOP/s\n ", cases::name(c), ready.plan().kernel(), seconds * 1e3,
+               ready.work().flops / seconds * 1e-9);
+    for (size_t i = 0; i < cpu::kNumPhases; ++i) {
+      fmt::print(" {} {:.3f}", cpu::kPhaseNames[i], phases[i] / kRuns * 1e3);
+    }
+    fmt::print("\n");
+  }
+}
+
 void register_cases() {
   for (const cases::Case& c : cases::bench_cases()) {
     auto ready = std::make_shared<std::unique_ptr<ReadyCase>>();
@@ -88,6 +114,10 @@ void register_cases() {
 }  // namespace tilewise::bench
 
 int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "--phases") {
+    tilewise::bench::print_phases(std::regex(argc > 2 ? argv[2] : ""));
+    return 0;
+  }
   benchmark::AddCustomContext("device", tilewise::to_string(tilewise::Device::cpu()));
   tilewise::bench::register_cases();
   benchmark::Initialize(&argc, argv);

@@ -100,7 +100,7 @@ std::string kernels_for(const Case& c, const Device& device) {
 
 std::string support_table() {
   Device device;
-  device.cpu_features = kCpuBaseline | kCpuSse4 | kCpuAvx2 | kCpuAvx512;
+  device.cpu_features = kCpuBaseline | kCpuSse4 | kCpuAvx2 | kCpuAvx512 | kCpuAmxBf16;
   std::string text = "| operator | in flash_mla | KV records or dtypes | kernels |\n|---|---|---|---|\n";
   for (const Op op : all_ops()) {
     std::vector<std::pair<std::string, std::string>> rows;  // kernels, kinds

@@ -5,12 +5,14 @@
 #include <hwy/targets.h>
 #include <omp.h>
 
+#include "core/amx_permission.h"
+
 namespace tilewise {
 namespace {
 
 struct Feature {
   uint32_t bit;
-  int64_t target;  // Highway's; 0: needs none
+  int64_t target;  // Highway's; 0: none
   const char* name;
 };
 
@@ -19,6 +21,7 @@ constexpr Feature kFeatures[] = {
     {kCpuSse4, HWY_SSE4, "sse4"},
     {kCpuAvx2, HWY_AVX2, "avx2"},
     {kCpuAvx512, HWY_AVX3, "avx512"},
+    {kCpuAmxBf16, 0, "amx_bf16"},
 };
 
 }  // namespace
@@ -28,11 +31,12 @@ std::string to_string(DeviceId id) {
 }
 
 Device Device::cpu() {
-  Device device;
+  Device device;  // has the baseline
   const int64_t targets = hwy::SupportedTargets();
   for (const Feature& feature : kFeatures) {
     if ((targets & feature.target) != 0) device.cpu_features |= feature.bit;
   }
+  if ((targets & HWY_AVX3) != 0 && amx_is_usable()) device.cpu_features |= kCpuAmxBf16;
   device.threads = omp_get_max_threads();
   return device;
 }

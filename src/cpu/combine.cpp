@@ -95,6 +95,6 @@ class CombineKernel final : public Kernel<Combine> {
 
 }  // namespace
 
-KernelTable<Combine> combine_kernels() { return table_of_isas<Combine, CombineKernel>(); }
+KernelTable<Combine> combine_kernels() { return table_of_isas<Combine, CombineKernel>(isas()); }
 
 }  // namespace tilewise::cpu

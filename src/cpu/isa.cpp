@@ -1,7 +1,9 @@
 #include "cpu/isa.h"
 
+#include <bit>
 #include <vector>
 
+#include "cpu/tile/amx.h"
 #include "cpu/tile/simd.h"
 
 namespace tilewise::cpu {
@@ -18,27 +20,46 @@ const Ops* table_of(const TargetTables<Ops>& tables, CpuFeature feature) {
       return tables.sse4;
     case kCpuBaseline:
       return tables.baseline;
+    case kCpuAmxBf16:
+      break;
   }
   return nullptr;
 }
 
+void add_isa(std::vector<Isa>& all, const char* kernel, CpuFeature feature) {
+  const TileOps* tile = table_of(simd_tile_ops(), feature);
+  if (tile == nullptr) return;
+  all.push_back({kernel, feature, tile, table_of(softmax_ops(), feature), table_of(decode_ops(), feature),
+                 table_of(encode_ops(), feature), table_of(row_ops(), feature)});
+}
+
 std::vector<Isa> make_isas() {
   std::vector<Isa> all;
-  const auto add = [&](const char* kernel, CpuFeature feature) {
-    const TileOps* tile = table_of(simd_tile_ops(), feature);
-    if (tile == nullptr) return;
-    all.push_back({kernel, feature, tile, table_of(softmax_ops(), feature), table_of(decode_ops(), feature),
-                   table_of(encode_ops(), feature), table_of(row_ops(), feature)});
-  };
-  add("cpu_avx512", kCpuAvx512);
-  add("cpu_avx2", kCpuAvx2);
-  add("cpu_sse4", kCpuSse4);
-  add("cpu_baseline", kCpuBaseline);
+  add_isa(all, "cpu_avx512", kCpuAvx512);
+  add_isa(all, "cpu_avx2", kCpuAvx2);
+  add_isa(all, "cpu_sse4", kCpuSse4);
+  add_isa(all, "cpu_baseline", kCpuBaseline);
+  return all;
+}
+
+std::vector<Isa> make_tile_isas() {
+  std::vector<Isa> all(isas().begin(), isas().end());
+  // AMX multiplies; everything else stays AVX-512.
+  if (amx_tile_ops() != nullptr && all.front().features == kCpuAvx512) {
+    Isa amx = all.front();
+    amx.kernel = "cpu_amx";
+    amx.features |= kCpuAmxBf16;
+    amx.tile = amx_tile_ops();
+    amx.softmax = amx_softmax_ops();
+    all.insert(all.begin(), amx);
+  }
   return all;
 }
 
 const char* feature_text(CpuFeature feature) {
   switch (feature) {
+    case kCpuAmxBf16:
+      return "AMX-BF16 with AVX-512 BF16, and the kernel's permission to use it";
     case kCpuAvx512:
       return "AVX-512 (F, BW, CD, DQ, VL)";
     case kCpuAvx2:
@@ -58,10 +79,16 @@ std::span<const Isa> isas() {
   return all;
 }
 
+std::span<const Isa> tile_isas() {
+  static const std::vector<Isa> all = make_tile_isas();
+  return all;
+}
+
 std::optional<std::string> isa_refusal(const Isa& isa, const Device& device) {
   if (device.id.type != DeviceType::kCpu) return "runs on the CPU, not on " + to_string(device.id);
-  if ((device.cpu_features & isa.feature) == 0) return std::string("needs ") + feature_text(isa.feature);
-  return std::nullopt;
+  const uint32_t missing = isa.features & ~device.cpu_features;
+  if (missing == 0) return std::nullopt;
+  return std::string("needs ") + feature_text(static_cast<CpuFeature>(std::bit_floor(missing)));
 }
 
 }  // namespace tilewise::cpu

@@ -95,6 +95,6 @@ class KvMoveKernel final : public Kernel<KvMoveFamily> {
 
 }  // namespace
 
-KernelTable<KvMoveFamily> kv_move_kernels() { return table_of_isas<KvMoveFamily, KvMoveKernel>(); }
+KernelTable<KvMoveFamily> kv_move_kernels() { return table_of_isas<KvMoveFamily, KvMoveKernel>(isas()); }
 
 }  // namespace tilewise::cpu

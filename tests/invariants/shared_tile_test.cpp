@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/numeric.h"
+#include "tests/support/kernels.h"
 #include "tilewise/tilewise.h"
 
 namespace tilewise {
@@ -61,20 +62,8 @@ std::vector<uint16_t> lonely_and_full(const std::string& kernel) {
   return out;
 }
 
-std::vector<std::string> kernels_here() {
-  const std::vector<std::pair<CpuFeature, std::string>> all = {{kCpuBaseline, "cpu_baseline"},
-                                                               {kCpuSse4, "cpu_sse4"},
-                                                               {kCpuAvx2, "cpu_avx2"},
-                                                               {kCpuAvx512, "cpu_avx512"}};
-  std::vector<std::string> names;
-  for (const auto& [feature, name] : all) {
-    if ((Device::cpu().cpu_features & feature) != 0) names.push_back(name);
-  }
-  return names;
-}
-
 TEST(SharedTile, ANanSpreadsAlikeForAnyBatchAndThreads) {
-  for (const std::string& kernel : kernels_here()) {
+  for (const std::string& kernel : testing::kernels_of(Device::cpu(), true)) {
     const std::vector<uint16_t> expected = first_request(kernel, 1, 1);
     for (const int64_t batch : {1, 2, 4}) {
       for (const int threads : {1, 2, 4, 8}) {
@@ -86,7 +75,7 @@ TEST(SharedTile, ANanSpreadsAlikeForAnyBatchAndThreads) {
 }
 
 TEST(SharedTile, ALonelyRowIsZeroUnderASinkOfNan) {
-  for (const std::string& kernel : kernels_here()) {
+  for (const std::string& kernel : testing::kernels_of(Device::cpu(), true)) {
     const std::vector<uint16_t> out = lonely_and_full(kernel);
     for (size_t c = 0; c < 512; ++c) ASSERT_EQ(out[c], 0) << kernel << ", column " << c;
     for (size_t c = 512; c < 1024; ++c) {

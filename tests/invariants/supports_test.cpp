@@ -59,7 +59,7 @@ void expect_refused(CaseData& data, const std::string& expected) {
               ::testing::AllOf(::testing::StartsWith(std::string(cases::op_name(data.what().op)) + ": "),
                                ::testing::HasSubstr(expected)));
   EXPECT_EQ(refusal_of_plan(data.args(), ""), text);
-  for (const std::string& kernel : kernels_of(Device::cpu()))
+  for (const std::string& kernel : kernels_of(Device::cpu(), multiplies_bf16(data.args())))
     EXPECT_EQ(refusal_of_plan(data.args(), kernel), text);
   EXPECT_TRUE(same_bits(before, data.output_bits()));
 }

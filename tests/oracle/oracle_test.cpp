@@ -120,7 +120,7 @@ TEST_P(EveryKernel, AgreesWithTheOracle) {
     EXPECT_TRUE(data_.output_bits() == bits) << "a second call gives other bits";
     ran.push_back(verdict.kernel);
   }
-  EXPECT_THAT(ran, IsSupersetOf(testing::kernels_of(device_)));
+  EXPECT_THAT(ran, IsSupersetOf(testing::kernels_of(device_, testing::multiplies_bf16(args_))));
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, EveryKernel, ::testing::ValuesIn(all_cases()), test_name);

@@ -49,7 +49,7 @@ void for_every_kernel(const cases::Args& args, const Body& body) {
     body(verdict.kernel);
     ran.push_back(verdict.kernel);
   }
-  EXPECT_THAT(ran, ::testing::IsSupersetOf(kernels_of(device)));
+  EXPECT_THAT(ran, ::testing::IsSupersetOf(kernels_of(device, multiplies_bf16(args))));
 }
 
 /// Outputs put back, one call, the outputs' bits.

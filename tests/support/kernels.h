@@ -3,19 +3,33 @@
 
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "tilewise/device.h"
+#include "tilewise/tensor.h"
 
 namespace tilewise::testing {
 
-/// The names that every operator's kernel table must have for the machine's instruction sets. Written out
-/// here, so that a kernel that drops out of its table is missed.
-inline std::vector<std::string> kernels_of(const Device& device) {
-  const std::vector<std::pair<uint32_t, std::string>> all = {{kCpuAvx512, "cpu_avx512"},
-                                                             {kCpuAvx2, "cpu_avx2"},
-                                                             {kCpuSse4, "cpu_sse4"},
-                                                             {kCpuBaseline, "cpu_baseline"}};
+/// Whether a call, given as a variant of argument structs, multiplies tiles of bf16: AMX does nothing else.
+template <class Args>
+bool multiplies_bf16(const Args& args) {
+  return std::visit(
+      [](const auto& a) {
+        if constexpr (requires { a.softmax_scale; }) return a.q.dtype() != DType::kFP16;
+        return false;
+      },
+      args);
+}
+
+/// The kernels that must take a call on the machine. Written out here, so that a kernel that drops out of its
+/// table is missed.
+inline std::vector<std::string> kernels_of(const Device& device, bool bf16_products) {
+  std::vector<std::pair<uint32_t, std::string>> all = {{kCpuAvx512, "cpu_avx512"},
+                                                       {kCpuAvx2, "cpu_avx2"},
+                                                       {kCpuSse4, "cpu_sse4"},
+                                                       {kCpuBaseline, "cpu_baseline"}};
+  if (bf16_products) all.insert(all.begin(), {kCpuAmxBf16, "cpu_amx"});
   std::vector<std::string> names;
   for (const auto& [feature, name] : all) {
     if ((device.cpu_features & feature) != 0) names.push_back(name);

@@ -78,7 +78,7 @@ TEST(Info, ShowsTheMachineAndEveryOperator) {
   for (const cases::Op op : cases::all_ops()) operators.insert(cases::op_name(op));
   EXPECT_EQ(operators.size(), std::variant_size_v<CaseArgs>);
   for (const std::string& op : operators) EXPECT_THAT(outcome.out, HasSubstr("\n" + op + "\n  cpu"));
-  for (const std::string& kernel : testing::kernels_of(Device::cpu())) {
+  for (const std::string& kernel : testing::kernels_of(Device::cpu(), true)) {
     EXPECT_THAT(outcome.out, HasSubstr("  " + kernel));
   }
 }

@@ -97,7 +97,8 @@ TEST(Replay, EveryOperatorByEveryKernel) {
       for (const auto& output : kernel["outputs"]) EXPECT_EQ(output["ok"], true);
     }
     if (casefile::has_plan(call.args)) {
-      EXPECT_THAT(ran, ::testing::IsSupersetOf(testing::kernels_of(Device::cpu())));
+      EXPECT_THAT(ran, ::testing::IsSupersetOf(
+                           testing::kernels_of(Device::cpu(), testing::multiplies_bf16(call.args))));
     } else {
       EXPECT_THAT(ran, ::testing::ElementsAre("cpu"));
     }

@@ -5,6 +5,10 @@
 #include <hwy/targets.h>
 #include <omp.h>
 
+#include <fstream>
+#include <iterator>
+#include <string>
+
 namespace tilewise {
 namespace {
 
@@ -14,8 +18,8 @@ TEST(Device, Texts) {
   EXPECT_EQ(to_string(Device{}), "cpu, 1 thread, baseline");
   Device device;
   device.threads = 2;
-  device.cpu_features = kCpuBaseline | kCpuSse4 | kCpuAvx2 | kCpuAvx512;
-  EXPECT_EQ(to_string(device), "cpu, 2 threads, baseline sse4 avx2 avx512");
+  device.cpu_features = kCpuBaseline | kCpuSse4 | kCpuAvx2 | kCpuAvx512 | kCpuAmxBf16;
+  EXPECT_EQ(to_string(device), "cpu, 2 threads, baseline sse4 avx2 avx512 amx_bf16");
   device.id = {DeviceType::kCuda, 1};
   EXPECT_EQ(to_string(device), "cuda:1");
 }
@@ -37,6 +41,11 @@ TEST(Device, CpuOfThisMachine) {
   EXPECT_EQ((device.cpu_features & kCpuAvx2) != 0, (targets & HWY_AVX2) != 0);
   EXPECT_EQ((device.cpu_features & kCpuAvx512) != 0, (targets & HWY_AVX3) != 0);
   EXPECT_NE(device.cpu_features & kCpuBaseline, 0u);
+  // Nothing else asks for it: what /proc/cpuinfo names, this process may use.
+  std::ifstream file("/proc/cpuinfo");
+  const std::string cpuinfo(std::istreambuf_iterator<char>(file), {});
+  EXPECT_EQ((device.cpu_features & kCpuAmxBf16) != 0,
+            cpuinfo.find(" amx_bf16") != std::string::npos && (device.cpu_features & kCpuAvx512) != 0);
 }
 
 TEST(Device, FollowsTheSupportedTargets) {

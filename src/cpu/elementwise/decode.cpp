@@ -1,6 +1,5 @@
-// Decoding cache records into bf16 tiles in Highway. One token at a time: its scales first, as floats, then
-// its segments group by group; the rows that come next are prefetched meanwhile, for gathered rows lie
-// anywhere.
+// Decoding cache records into bf16 tiles in Highway. One token at a time, its segments group by group, each
+// under its scale; the rows that come next are prefetched meanwhile, for gathered rows lie anywhere.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/elementwise/decode.cpp"
 #include "cpu/targets.h"
@@ -14,6 +13,7 @@
 
 #include "cpu/elementwise/convert-inl.h"
 #include "cpu/elementwise/decode.h"
+#include "cpu/elementwise/fp4_values.h"
 #include "formats/codec.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -21,13 +21,29 @@ namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
-using D = hn::ScalableTag<float>;
-// A byte holds two e2m1 values, a group has 16: no more than 8 bytes may go through one scale.
-using DHalfGroup = hn::CappedTag<float, 8>;
+using D = hn::CappedTag<float, 16>;
+using V = hn::Vec<D>;
 constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(D()));
 
 constexpr int64_t kPrefetchRows = 6;
-constexpr int32_t kMaxScales = 32;
+
+// Whether the code below decodes a record: two vectors of e4m3 codes lie under one scale, and e2m1 has e4m3
+// scales, one for 16 codes, in pairs.
+constexpr bool is_decodable(const formats::RecordSpec& spec) {
+  for (int s = 0; s < spec.num_segments; ++s) {
+    const formats::Segment& segment = spec.segments[s];
+    const bool is_e2m1 = segment.element == formats::Element::kE2m1;
+    if (segment.element == formats::Element::kBf16) continue;
+    if (segment.columns % 32 != 0) return false;
+    if (is_e2m1 && (!segment.scaled || spec.scales.type != formats::ScaleType::kE4m3)) return false;
+    if (is_e2m1 ? spec.scales.group != 16 : segment.scaled && spec.scales.group % 32 != 0) return false;
+  }
+  return true;
+}
+#define TW_RECORD(name, enumerator, ...) \
+  static_assert(is_decodable(formats::record_spec(Record::enumerator, 512)), #name);
+#include "formats/records.def"
+#undef TW_RECORD
 
 HWY_INLINE void prefetch_bytes(const uint8_t* p, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) hwy::Prefetch(p + i);
@@ -39,77 +55,143 @@ HWY_INLINE void prefetch_row(const formats::RecordSpec& spec, int64_t page_size,
   }
 }
 
-// The token's scales in group order.
-HWY_INLINE void load_scales(const formats::RecordSpec& spec, const uint8_t* plane, float* scales) {
+HWY_INLINE float group_scale(const formats::Scales& scales, const uint8_t* plane, int32_t group) {
+  const uint8_t* place = plane + formats::scale_offset(scales, group);
+  return formats::scale_value(scales.type,
+                              scales.type == formats::ScaleType::kFp32 ? formats::load_u32(place) : *place);
+}
+
+// A power of two so far from fp32's limits that its product with any e4m3 value is a normal number: bf16 then
+// holds the product exactly.
+HWY_INLINE bool is_plain_power(float scale) {
+  const uint32_t bits = f32_to_bits(scale);
+  const uint32_t exponent = bits >> 23;  // and the sign, which makes it too large
+  return (bits & 0x7FFFFFu) == 0 && exponent >= 27 && exponent <= 227;
+}
+
+#if HWY_TARGET == HWY_SCALAR
+HWY_INLINE void decode_e4m3(const uint8_t* codes, float scale, int64_t n, BF16* out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = formats::element_value(formats::Element::kE4m3, codes[i], scale);
+}
+
+HWY_INLINE void decode_e2m1(const uint8_t* codes, const Fp4Values& values, BF16* out) {
+  for (int64_t i = 0; i < 16; ++i) {
+    const int code = codes[i / 2] >> (4 * (i % 2)) & 15;
+    out[i].bits = static_cast<uint16_t>(values.low[code] | values.high[code] << 8);
+  }
+}
+
+HWY_INLINE void decode_e2m1_pair(const uint8_t* codes, const Fp4Values& first, const Fp4Values& second,
+                                 BF16* out) {
+  decode_e2m1(codes, first, out);
+  decode_e2m1(codes + 8, second, out + 16);
+}
+#else
+// Two vectors of e4m3 values, divided by kLoadedUnit.
+#if HWY_TARGET <= HWY_AVX2
+// Read as fp16, e4m3's bits at the places of fp16's are the value times 2^-8, subnormal codes included.
+constexpr float kLoadedUnit = 256.0f;
+HWY_INLINE void load_e4m3(const uint8_t* codes, V& first, V& second) {
   const D d;
-  const int32_t count = formats::num_scales(spec);
-  const uint8_t* bytes = plane + spec.scales.offset;
-  if (spec.scales.type == formats::ScaleType::kFp32) {
-    std::memcpy(scales, bytes, static_cast<size_t>(count) * sizeof(float));
+  const hn::Rebind<hwy::float16_t, D> dh;
+  const hn::Repartition<uint16_t, D> d16;
+  const hn::Half<decltype(d16)> half;
+  const hn::Rebind<int8_t, decltype(d16)> di8;
+  const hn::RebindToSigned<decltype(d16)> di16;
+  // Extending the sign puts it where fp16 has it.
+  const auto wide = hn::PromoteTo(di16, hn::LoadU(di8, reinterpret_cast<const int8_t*>(codes)));
+  const auto bits = hn::And(hn::ShiftLeft<7>(hn::BitCast(d16, wide)), hn::Set(d16, uint16_t{0xBFFF}));
+  const auto nan_bits = hn::Set(d16, uint16_t{kE4m3Nan << 7});
+  const auto fp16 = hn::IfThenElse(hn::Eq(hn::And(bits, nan_bits), nan_bits), hn::Set(d16, kF16Nan), bits);
+  first = hn::PromoteTo(d, hn::BitCast(dh, hn::LowerHalf(half, fp16)));
+  second = hn::PromoteTo(d, hn::BitCast(dh, hn::UpperHalf(half, fp16)));
+}
+#else
+constexpr float kLoadedUnit = 1.0f;
+HWY_INLINE void load_e4m3(const uint8_t* codes, V& first, V& second) {
+  const D d;
+  first = e4m3_value(d, load_bytes(d, codes));
+  second = e4m3_value(d, load_bytes(d, codes + kLanes));
+}
+#endif
+
+// n codes under one scale.
+HWY_INLINE void decode_e4m3(const uint8_t* codes, float scale, int64_t n, BF16* out) {
+  const D d;
+  const hn::Repartition<uint16_t, D> d16;
+  V first, second;
+  if (is_plain_power(scale)) {
+    const V factor = hn::Set(d, kLoadedUnit * scale);
+    for (int64_t i = 0; i < n; i += 2 * kLanes) {
+      load_e4m3(codes + i, first, second);
+      const auto first_bits = hn::BitCast(d16, hn::Mul(first, factor));
+      const auto second_bits = hn::BitCast(d16, hn::Mul(second, factor));
+      hn::StoreU(hn::ConcatOdd(d16, second_bits, first_bits), d16, &out[i].bits);
+    }
     return;
   }
-  uint8_t in_order[kMaxScales + 16] = {};
-  for (int32_t s = 0; s < count; ++s) in_order[s] = plane[formats::scale_offset(spec.scales, s)];
-  const bool exponents = spec.scales.type == formats::ScaleType::kUe8m0;
-  for (int64_t s = 0; s < count; s += kLanes) {
-    const auto code = load_bytes(d, in_order + s);
-    hn::StoreU(exponents ? ue8m0_value(d, code) : e4m3_value(d, code), d, scales + s);
+  // First the code's value, then the product: an extreme scale allows no other order.
+  const V to_value = hn::Set(d, kLoadedUnit);
+  const V factor = hn::Set(d, scale);
+  for (int64_t i = 0; i < n; i += 2 * kLanes) {
+    load_e4m3(codes + i, first, second);
+    store_bf16(d, hn::Mul(hn::Mul(first, to_value), factor), out + i);
+    store_bf16(d, hn::Mul(hn::Mul(second, to_value), factor), out + i + kLanes);
   }
 }
 
-HWY_INLINE void decode_e4m3(const uint8_t* codes, const float* scales, int64_t group, int64_t columns,
-                            BF16* out) {
-  const D d;
-  for (int64_t c = 0; c < columns; c += group) {
-    const auto scale = hn::Set(d, scales[c / group]);
-    for (int64_t i = c; i < c + group; i += kLanes) {
-      store_bf16(d, hn::Mul(e4m3_value(d, load_bytes(d, codes + i)), scale), out + i);
+// Two groups of 16 codes. Wider vectors gain nothing: the stores are the limit.
+HWY_INLINE void decode_e2m1_pair(const uint8_t* codes, const Fp4Values& first, const Fp4Values& second,
+                                 BF16* out) {
+  const hn::Full128<uint8_t> d;
+  const hn::Full128<uint16_t> d16;
+  const auto bytes = hn::LoadU(d, codes);
+  const auto even = hn::And(bytes, hn::Set(d, uint8_t{15}));
+  const auto odd = hn::ShiftRight<4>(bytes);
+  const auto look_up = [&](auto index, const Fp4Values& values, BF16* to) HWY_ATTR {
+    const auto low = hn::TableLookupBytes(hn::Load(d, values.low), index);
+    const auto high = hn::TableLookupBytes(hn::Load(d, values.high), index);
+    hn::StoreU(hn::ZipLower(d16, low, high), d16, &to[0].bits);
+    hn::StoreU(hn::ZipUpper(d16, low, high), d16, &to[8].bits);
+  };
+  look_up(hn::InterleaveLower(d, even, odd), first, out);
+  look_up(hn::InterleaveUpper(d, even, odd), second, out + 16);
+}
+#endif
+
+HWY_INLINE void decode_segment(const formats::Segment& segment, const formats::Scales& scales,
+                               const uint8_t* data, const uint8_t* scale_row, BF16* out) {
+  if (segment.element == formats::Element::kBf16) {
+    std::memcpy(out, data, static_cast<size_t>(segment.columns) * sizeof(BF16));
+    return;
+  }
+  if (!segment.scaled) {
+    decode_e4m3(data, 1.0f, segment.columns, out);
+    return;
+  }
+  const int32_t groups = segment.columns / scales.group;
+  if (segment.element == formats::Element::kE4m3) {
+    for (int32_t g = 0; g < groups; ++g) {
+      const int64_t at = int64_t{g} * scales.group;
+      decode_e4m3(data + at, group_scale(scales, scale_row, g), scales.group, out + at);
     }
+    return;
   }
-}
-
-HWY_INLINE void copy_e4m3(const uint8_t* codes, int64_t columns, BF16* out) {
-  const D d;
-  for (int64_t i = 0; i < columns; i += kLanes)
-    store_bf16(d, e4m3_value(d, load_bytes(d, codes + i)), out + i);
-}
-
-HWY_INLINE void decode_e2m1(const uint8_t* codes, const float* scales, int64_t group, int64_t columns,
-                            BF16* out) {
-  const DHalfGroup d;
-  const U32<DHalfGroup> du;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  for (int64_t c = 0; c < columns; c += group) {
-    const auto scale = hn::Set(d, scales[c / group]);
-    for (int64_t i = c / 2; i < (c + group) / 2; i += lanes) {
-      const auto pair = load_bytes(d, codes + i);
-      const auto even = hn::Mul(e2m1_value(d, hn::And(pair, hn::Set(du, 15u))), scale);
-      const auto odd = hn::Mul(e2m1_value(d, hn::ShiftRight<4>(pair)), scale);
-      const auto both = hn::Or(bf16_bits(d, even), hn::ShiftLeft<16>(bf16_bits(d, odd)));
-      hn::StoreU(both, du, reinterpret_cast<uint32_t*>(out + 2 * i));
-    }
-  }
+  const auto values_of = [&](int32_t g) -> const Fp4Values& {
+    return kFp4Values[scale_row[formats::scale_offset(scales, g)]];
+  };
+  for (int32_t g = 0; g < groups; g += 2)
+    decode_e2m1_pair(data + 8 * g, values_of(g), values_of(g + 1), out + 16 * g);
 }
 
 void decode_token(const formats::RecordSpec& spec, int64_t page_size, const RowRef& row, BF16* out) {
-  HWY_ALIGN float scales[kMaxScales + 16];
-  if (spec.scales.type != formats::ScaleType::kNone) {
-    load_scales(spec, formats::plane_row(row.page, page_size, spec, spec.scales.plane, row.offset), scales);
-  }
+  // Copies: the compiler must not think that what is written into the tile changes them.
+  const formats::Scales scales = spec.scales;
+  const uint8_t* scale_row = formats::plane_row(row.page, page_size, spec, scales.plane, row.offset);
   for (int s = 0; s < spec.num_segments; ++s) {
-    const formats::Segment& segment = spec.segments[s];
-    const uint8_t* data =
-        formats::plane_row(row.page, page_size, spec, segment.plane, row.offset) + segment.offset;
-    BF16* to = out + segment.first;
-    if (segment.element == formats::Element::kBf16) {
-      std::memcpy(to, data, static_cast<size_t>(segment.columns) * sizeof(BF16));
-    } else if (segment.element == formats::Element::kE2m1) {
-      decode_e2m1(data, scales, spec.scales.group, segment.columns, to);
-    } else if (segment.scaled) {
-      decode_e4m3(data, scales, spec.scales.group, segment.columns, to);
-    } else {
-      copy_e4m3(data, segment.columns, to);
-    }
+    const formats::Segment segment = spec.segments[s];
+    const uint8_t* data = formats::plane_row(row.page, page_size, spec, segment.plane, row.offset);
+    decode_segment(segment, scales, data + segment.offset, scale_row, out + segment.first);
   }
 }
 
@@ -138,17 +220,15 @@ void decode_plain_bf16(const RowRef* rows, int64_t n, int64_t d, BF16* out, int6
 }
 
 void decode_plain_e4m3(const RowRef* rows, int64_t n, int64_t d, BF16* out, int64_t ld) {
-  for_plain_rows(rows, n, d, [&](int64_t i, const uint8_t* from) { copy_e4m3(from, d, out + i * ld); });
+  for_plain_rows(rows, n, d,
+                 [&](int64_t i, const uint8_t* from) HWY_ATTR { decode_e4m3(from, 1.0f, d, out + i * ld); });
 }
 
 void decode_plain_f16(const RowRef* rows, int64_t n, int64_t d, float* out, int64_t ld) {
   const D df;
-  const hn::Rebind<hwy::float16_t, D> dh;
-  for_plain_rows(rows, n, 2 * d, [&](int64_t i, const uint8_t* from) {
-    const auto* halves = reinterpret_cast<const hwy::float16_t*>(from);
-    for (int64_t c = 0; c < d; c += kLanes) {
-      hn::StoreU(hn::PromoteTo(df, hn::LoadU(dh, halves + c)), df, out + i * ld + c);
-    }
+  for_plain_rows(rows, n, 2 * d, [&](int64_t i, const uint8_t* from) HWY_ATTR {
+    const auto* halves = reinterpret_cast<const FP16*>(from);
+    for (int64_t c = 0; c < d; c += kLanes) hn::StoreU(load_f16(df, halves + c), df, out + i * ld + c);
   });
 }
 

@@ -18,40 +18,49 @@ namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
-// Eight lanes at most: every length here is a multiple of eight, and rows are short.
-using D = hn::CappedTag<float, 8>;
+// Whole vectors for lengths that are multiples of 16; others end in eights.
+using D = hn::CappedTag<float, 16>;
+using DEight = hn::CappedTag<float, 8>;
 using V = hn::Vec<D>;
+using VEight = hn::Vec<DEight>;
 constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(D()));
+constexpr int64_t kLanesOfEight = static_cast<int64_t>(hn::MaxLanes(DEight()));
+
+// step(tag, i) for every vector of n elements.
+template <class Step>
+HWY_INLINE void for_vectors(int64_t n, const Step& step) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) step(D(), i);
+  if constexpr (kLanes > 8) {
+    if (i < n) step(DEight(), i);
+  }
+}
 
 void widen(const void* from, DType type, int64_t n, float* to) {
-  const D d;
-  const hn::Rebind<hwy::float16_t, D> dh;
   if (type == DType::kFP32) {
     std::memcpy(to, from, static_cast<size_t>(n) * sizeof(float));
-    return;
-  }
-  for (int64_t i = 0; i < n; i += kLanes) {
-    V x = hn::Zero(d);
-    if (type == DType::kBF16) {
-      x = load_bf16(d, static_cast<const BF16*>(from) + i);
-    } else if (type == DType::kFP16) {
-      x = hn::PromoteTo(d, hn::LoadU(dh, static_cast<const hwy::float16_t*>(from) + i));
-    } else {
-      x = e4m3_value(d, load_bytes(d, static_cast<const uint8_t*>(from) + i));
-    }
-    hn::StoreU(x, d, to + i);
+  } else if (type == DType::kBF16) {
+    const auto* bf16 = static_cast<const BF16*>(from);
+    for_vectors(n, [&](auto d, int64_t i) HWY_ATTR { hn::StoreU(load_bf16(d, bf16 + i), d, to + i); });
+  } else if (type == DType::kFP16) {
+    const auto* fp16 = static_cast<const FP16*>(from);
+    for_vectors(n, [&](auto d, int64_t i) HWY_ATTR { hn::StoreU(load_f16(d, fp16 + i), d, to + i); });
+  } else {
+    const auto* codes = static_cast<const uint8_t*>(from);
+    for_vectors(n, [&](auto d, int64_t i)
+                       HWY_ATTR { hn::StoreU(e4m3_value(d, load_bytes(d, codes + i)), d, to + i); });
   }
 }
 
 void narrow(const float* from, int64_t n, DType type, void* to) {
-  const D d;
   if (type == DType::kFP32) {
     std::memcpy(to, from, static_cast<size_t>(n) * sizeof(float));
   } else if (type == DType::kBF16) {
-    for (int64_t i = 0; i < n; i += kLanes) store_bf16(d, hn::LoadU(d, from + i), static_cast<BF16*>(to) + i);
+    auto* bf16 = static_cast<BF16*>(to);
+    for_vectors(n, [&](auto d, int64_t i) HWY_ATTR { store_bf16(d, hn::LoadU(d, from + i), bf16 + i); });
   } else {
-    // Not Highway's conversion: without hardware for it, it does not round to nearest.
-    for (int64_t i = 0; i < n; ++i) static_cast<FP16*>(to)[i].bits = f32_to_f16_bits(from[i]);
+    auto* fp16 = static_cast<FP16*>(to);
+    for_vectors(n, [&](auto d, int64_t i) HWY_ATTR { store_f16(d, hn::LoadU(d, from + i), fp16 + i); });
   }
 }
 
@@ -74,7 +83,7 @@ float sum_of_squares(const float* x, int64_t n) {
 }
 
 // fma(a, b, c) with one rounding also where the instruction set has none.
-HWY_INLINE V fused_multiply_add(D d, V a, V b, V c) {
+HWY_INLINE VEight fused_multiply_add(DEight d, VEight a, VEight b, VEight c) {
 #if HWY_NATIVE_FMA
   (void)d;
   return hn::MulAdd(a, b, c);
@@ -83,44 +92,44 @@ HWY_INLINE V fused_multiply_add(D d, V a, V b, V c) {
   hn::Store(a, d, as);
   hn::Store(b, d, bs);
   hn::Store(c, d, cs);
-  for (int64_t i = 0; i < kLanes; ++i) cs[i] = std::fma(as[i], bs[i], cs[i]);
+  for (int64_t i = 0; i < kLanesOfEight; ++i) cs[i] = std::fma(as[i], bs[i], cs[i]);
   return hn::Load(d, cs);
 #endif
 }
 
+// Wider vectors lose more by taking pairs apart than they gain.
 void rotate(float* x, const float* cos_sin, bool back) {
-  const D d;
-  for (int64_t i = 0; i < kRopeDim / 2; i += kLanes) {
-    V even, odd;
+  const DEight d;
+  for (int64_t i = 0; i < kRopeDim / 2; i += kLanesOfEight) {
+    VEight even, odd;
     hn::LoadInterleaved2(d, x + 2 * i, even, odd);
-    const V cos = hn::LoadU(d, cos_sin + i);
-    const V raw_sin = hn::LoadU(d, cos_sin + kRopeDim / 2 + i);
-    const V sin = back ? hn::Neg(raw_sin) : raw_sin;
-    const V new_even = fused_multiply_add(d, even, cos, hn::Neg(hn::Mul(odd, sin)));
-    const V new_odd = fused_multiply_add(d, even, sin, hn::Mul(odd, cos));
+    const VEight cos = hn::LoadU(d, cos_sin + i);
+    const VEight raw_sin = hn::LoadU(d, cos_sin + kRopeDim / 2 + i);
+    const VEight sin = back ? hn::Neg(raw_sin) : raw_sin;
+    const VEight new_even = fused_multiply_add(d, even, cos, hn::Neg(hn::Mul(odd, sin)));
+    const VEight new_odd = fused_multiply_add(d, even, sin, hn::Mul(odd, cos));
     hn::StoreInterleaved2(new_even, new_odd, d, x + 2 * i);
   }
 }
 
 void round_to_bf16(float* x, int64_t n) {
-  const D d;
-  for (int64_t i = 0; i < n; i += kLanes) {
+  for_vectors(n, [&](auto d, int64_t i) HWY_ATTR {
     hn::StoreU(hn::BitCast(d, hn::ShiftLeft<16>(bf16_bits(d, hn::LoadU(d, x + i)))), d, x + i);
-  }
+  });
 }
 
 void multiply(float* x, int64_t n, float factor) {
-  const D d;
-  for (int64_t i = 0; i < n; i += kLanes)
-    hn::StoreU(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, factor)), d, x + i);
+  for_vectors(n, [&](auto d, int64_t i) HWY_ATTR {
+    const auto product = hn::Mul(hn::LoadU(d, x + i), hn::Set(d, factor));
+    hn::StoreU(product, d, x + i);
+  });
 }
 
 void merge(float* a, float weight_a, const float* b, float weight_b, int64_t n) {
-  const D d;
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const V scaled = hn::Mul(hn::LoadU(d, a + i), hn::Set(d, weight_a));
+  for_vectors(n, [&](auto d, int64_t i) HWY_ATTR {
+    const auto scaled = hn::Mul(hn::LoadU(d, a + i), hn::Set(d, weight_a));
     hn::StoreU(hn::MulAdd(hn::LoadU(d, b + i), hn::Set(d, weight_b), scaled), d, a + i);
-  }
+  });
 }
 
 void cast_fp8(const float* x, uint8_t* codes, int64_t code_stride, uint8_t* exponents) {

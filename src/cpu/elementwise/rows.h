@@ -23,6 +23,7 @@ struct RowOps {
   /// One head of a token in the fused operators' order: element c at
   /// (c / 16) * h_q * 16 + head * 16 + c % 16.
   void (*unpermute)(const BF16* token, int64_t h_q, int64_t head, float* to);
+  /// n is a multiple of 16.
   float (*sum_of_squares)(const float* x, int64_t n);
   /// Interleaved pairs of x [64] turned by cos_sin [32 + 32] (any alignment), or back by it.
   void (*rotate)(float* x, const float* cos_sin, bool back);

@@ -81,7 +81,7 @@ HWY_INLINE void softmax_vector(float* s, int64_t keys, int64_t ld, int64_t row, 
   hn::Store(rescale, d, state.rescale + row);
 }
 
-void softmax_tile(float* s, int64_t keys, int64_t rows, const SoftmaxRows& state) {
+void softmax_tile(float* s, int64_t keys, int64_t rows, const SoftmaxRows& state, void*) {
   const D d;
   for (int64_t row = 0; row < rows; row += static_cast<int64_t>(hn::Lanes(d))) {
     if (state.first == nullptr) {
@@ -94,7 +94,7 @@ void softmax_tile(float* s, int64_t keys, int64_t rows, const SoftmaxRows& state
   }
 }
 
-const SoftmaxOps kSoftmaxOps = {softmax_tile};
+const SoftmaxOps kSoftmaxOps = {softmax_tile, nullptr};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace tilewise::cpu

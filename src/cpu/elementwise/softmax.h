@@ -18,8 +18,11 @@ struct SoftmaxRows {
 };
 
 struct SoftmaxOps {
-  /// s [keys][rows]: scores in, P = exp(score * scale - max) out. `rows` is a multiple of kRowPad.
-  void (*tile)(float* s, int64_t keys, int64_t rows, const SoftmaxRows& state);
+  /// s [keys][rows]: scores in. p: P = exp(score * scale - max) out, in the form that the tile products of
+  /// the same instruction set read. `rows` is a multiple of kRowPad.
+  void (*tile)(float* s, int64_t keys, int64_t rows, const SoftmaxRows& state, void* p);
+  /// Bytes of p; null: p must be s, whose place P takes.
+  size_t (*p_bytes)(int64_t keys, int64_t rows);
 };
 
 const TargetTables<SoftmaxOps>& softmax_ops();

@@ -11,7 +11,7 @@
 
 namespace tilewise::cpu {
 
-inline constexpr int32_t kTileKeys = 128;
+inline constexpr int32_t kTileKeys = 256;
 // Pieces short enough that a single long row keeps a few cores busy, long enough that merging costs nothing.
 inline constexpr visit::SegmentRule kPieceRule{.tile = kTileKeys, .min_keys = 1024, .max_segments = 32};
 

@@ -1,17 +1,18 @@
 // Forward attention on the CPU.
 //
 //   work      a query tile (up to 128 rows that share their keys), its keys cut into pieces (cut.h)
-//   a piece   for each tile of 128 keys: source -> bf16 tile -> scores -> softmax -> accumulate (run_piece)
+//   a piece   for each tile of 256 keys: source -> bf16 tile -> scores -> softmax -> accumulate (run_piece)
 //   a tile    its pieces merged in order, then the epilogue, row by row
 //   threads   whole query tiles where there are enough of them; otherwise single pieces, whose partial
 //             results wait in the workspace for the merge. Both do the same arithmetic in the same order.
 //
 //   scratch of a thread, bytes at 128 rows, d 576     lifetime
-//     packed_q   fp32 Q panels          294,912       a query tile
-//     kv         bf16 (fp16: fp32) tile 147,456       a KV tile
-//     scores     S^T, then P^T           65,536       a KV tile
-//     piece      fp32 O of a piece      294,912       a piece; holds the unpacked Q before
-//     total      fp32 O of the tile     262,144       a query tile
+//     packed_q   Q, as the products want it  294,912   a query tile; half of it with AMX
+//     kv         bf16 (fp16: fp32) tile      294,912   a KV tile
+//     scores     S^T, then mostly P^T        131,072   a KV tile
+//     weights    P in bf16, AMX alone         65,536   a KV tile
+//     piece      fp32 O of a piece           294,912   a piece; holds the unpacked Q before
+//     total      fp32 O of the tile          270,336   a query tile
 #include "cpu/forward/kernel.h"
 
 #include <omp.h>
@@ -23,11 +24,11 @@
 #include "cpu/forward/query.h"
 #include "cpu/forward/source.h"
 #include "cpu/isa.h"
+#include "cpu/phases.h"
 
 namespace tilewise::cpu {
 namespace {
 
-constexpr int64_t kMaxTileRows = 128;
 /// Partial results that wait for their merge take at most this much.
 constexpr int64_t kPartialBytes = int64_t{20} << 20;
 /// So does the scratch memory of all threads.
@@ -35,7 +36,7 @@ constexpr size_t kScratchBytes = size_t{40} << 20;
 
 /// Online state and output of a query tile over some of its keys.
 struct Partial {
-  float* o = nullptr;  // [rows][d_v]
+  float* o = nullptr;  // [rows][row_step(d_v)]
   float* max = nullptr;
   float* sum = nullptr;
 
@@ -45,6 +46,10 @@ struct Partial {
     sum[row] = state.sum;
   }
 };
+
+/// From a row of O to the next one, in floats: not the power of two that d_v is, so that neighbouring rows do
+/// not share their places in the caches.
+constexpr int64_t row_step(int64_t d_v) { return d_v + 16; }
 
 int64_t partial_floats(int64_t rows, int64_t row_length) { return rows * row_length + 2 * rows; }
 
@@ -57,6 +62,7 @@ struct Scratch {
   void* packed_q;
   void* kv;
   float* scores;
+  void* weights;  // P; where the softmax works in place, the scores' memory
   float* scale;
   float* rescale;
   int32_t* first;
@@ -81,16 +87,22 @@ Scratch lay_out_scratch(const Isa& isa, const ForwardShape& shape, int64_t rows,
   piece(bytes, kTileKeys * shape.d_qk * element);
   s.kv = bytes;
   piece(s.scores, kTileKeys * rows);
+  s.weights = s.scores;
+  if (isa.softmax->p_bytes != nullptr) {
+    piece(bytes, static_cast<int64_t>(isa.softmax->p_bytes(kTileKeys, rows)));
+    s.weights = bytes;
+  }
   piece(s.scale, rows);
   piece(s.rescale, rows);
   piece(s.first, rows);
   piece(s.last, rows);
   piece(s.prefix, rows);
   float* floats = nullptr;
-  piece(floats, partial_floats(rows, shape.d_qk));
-  s.piece = partial_at(floats, rows, shape.d_qk);
-  piece(floats, partial_floats(rows, shape.d_v));
-  s.total = partial_at(floats, rows, shape.d_v);
+  const int64_t longer = std::max(shape.d_qk, row_step(shape.d_v));
+  piece(floats, partial_floats(rows, longer));
+  s.piece = partial_at(floats, rows, longer);
+  piece(floats, partial_floats(rows, row_step(shape.d_v)));
+  s.total = partial_at(floats, rows, row_step(shape.d_v));
   return s;
 }
 
@@ -102,6 +114,7 @@ class ForwardRun {
         shape_(problem.shape),
         plan_(plan),
         workspace_(workspace),
+        row_step_(row_step(problem.shape.d_v)),
         tiles_(problem.shape, plan.tile_rows) {}
 
   void run() const {
@@ -128,6 +141,8 @@ class ForwardRun {
   void run_whole_tiles() const {
 #pragma omp parallel num_threads(plan_.threads)
     {
+      const TileProducts products(*isa_.tile);
+      const InPhase other(Phase::kOther);
       const Scratch mine = scratch(omp_get_thread_num());
 #pragma omp for schedule(dynamic)
       for (int64_t i = 0; i < tiles_.count(); ++i) {
@@ -149,6 +164,8 @@ class ForwardRun {
     const int64_t pieces = shape_.num_splits;
 #pragma omp parallel num_threads(plan_.threads)
     {
+      const TileProducts products(*isa_.tile);
+      const InPhase other(Phase::kOther);
       const Scratch mine = scratch(omp_get_thread_num());
 #pragma omp for schedule(dynamic)
       for (int64_t item = 0; item < tiles_.count() * pieces; ++item) {
@@ -156,9 +173,10 @@ class ForwardRun {
         const KeyCut cut(problem_, tile);
         load_tile_queries(tile, mine);
         run_piece(tile, cut, item % pieces, mine, mine.total);
+        const InPhase store(Phase::kStore);
         for (int64_t r = 0; r < tile.rows(); ++r) {
           store_partial_row(isa_, problem_, tile, r, item % pieces, mine.total.state(r),
-                            mine.total.o + r * shape_.d_v);
+                            mine.total.o + r * row_step_);
         }
       }
     }
@@ -169,6 +187,8 @@ class ForwardRun {
     const int64_t pieces = plan_.max_segments;
 #pragma omp parallel num_threads(plan_.threads)
     {
+      const TileProducts products(*isa_.tile);
+      const InPhase other(Phase::kOther);
       const Scratch mine = scratch(omp_get_thread_num());
 #pragma omp for schedule(dynamic)
       for (int64_t item = 0; item < (last - first) * pieces; ++item) {
@@ -193,12 +213,15 @@ class ForwardRun {
 
   Partial waiting_partial(int64_t item) const {
     float* memory = granted<float>(workspace_, plan_.partials);
-    return partial_at(memory + item * partial_floats(plan_.tile_rows, shape_.d_v), plan_.tile_rows,
-                      shape_.d_v);
+    return partial_at(memory + item * partial_floats(plan_.tile_rows, row_step_), plan_.tile_rows, row_step_);
   }
 
   void load_tile_queries(const QueryTile& tile, const Scratch& mine) const {
-    load_queries(isa_, problem_, tile, mine.piece.o, mine.scale);
+    {
+      const InPhase queries(Phase::kQueries);
+      load_queries(isa_, problem_, tile, mine.piece.o, mine.scale);
+    }
+    const InPhase pack(Phase::kPackQ);
     isa_.tile->pack_q(mine.piece.o, tile.rows(), shape_.d_qk, mine.packed_q);
   }
 
@@ -206,9 +229,9 @@ class ForwardRun {
                  const Partial& to) const {
     const int64_t m = tile.rows();
     const int64_t padded = padded_rows(m);
-    std::fill_n(to.o, m * shape_.d_v, 0.0f);
     std::fill_n(to.max, padded, -softmax::kInfinity);
     std::fill_n(to.sum, padded, 0.0f);
+    TileStep step{.keys = 0, .m = m, .rescale = nullptr, .to = to};
     SoftmaxRows rows{mine.scale, nullptr, nullptr, to.max, to.sum, mine.rescale};
     KeySource source(isa_, problem_, tile, cut, cut.piece(index));
     LoadedTile loaded;
@@ -217,18 +240,39 @@ class ForwardRun {
       if (limited) fill_limits(tile, source, mine);
       rows.first = limited ? mine.first : nullptr;
       rows.last = limited ? mine.last : nullptr;
+      step.keys = loaded.count;
       if (KeySource::needs_f32(shape_)) {
-        const KvTile<float> kv{static_cast<const float*>(mine.kv), shape_.d_qk, loaded.count};
-        isa_.tile->scores_f32(kv, shape_.d_qk, mine.packed_q, m, mine.scores);
-        isa_.softmax->tile(mine.scores, loaded.count, padded, rows);
-        isa_.tile->accumulate_f32(mine.scores, kv, m, shape_.d_v, mine.rescale, to.o);
+        multiply_tile<float>(isa_.tile->scores_f32, isa_.tile->accumulate_f32, step, mine, rows);
       } else {
-        const KvTile<BF16> kv{static_cast<const BF16*>(mine.kv), shape_.d_qk, loaded.count};
-        isa_.tile->scores(kv, shape_.d_qk, mine.packed_q, m, mine.scores);
-        isa_.softmax->tile(mine.scores, loaded.count, padded, rows);
-        isa_.tile->accumulate(mine.scores, kv, m, shape_.d_v, mine.rescale, to.o);
+        multiply_tile<BF16>(isa_.tile->scores, isa_.tile->accumulate, step, mine, rows);
       }
+      step.rescale = mine.rescale;
     }
+    if (step.rescale == nullptr) std::fill_n(to.o, m * row_step_, 0.0f);
+  }
+
+  /// What changes from tile to tile of a piece.
+  struct TileStep {
+    int64_t keys;
+    int64_t m;
+    const float* rescale;  // null at the first tile: O is overwritten
+    Partial to;
+  };
+
+  template <class T, class MultiplyScores, class Accumulate>
+  void multiply_tile(MultiplyScores scores, Accumulate accumulate, const TileStep& step, const Scratch& mine,
+                     const SoftmaxRows& rows) const {
+    const KvTile<T> kv{static_cast<const T*>(mine.kv), shape_.d_qk, step.keys};
+    {
+      const InPhase phase(Phase::kScores);
+      scores(kv, shape_.d_qk, mine.packed_q, step.m, mine.scores);
+    }
+    {
+      const InPhase phase(Phase::kSoftmax);
+      isa_.softmax->tile(mine.scores, step.keys, padded_rows(step.m), rows, mine.weights);
+    }
+    const InPhase phase(Phase::kOutput);
+    accumulate(mine.weights, kv, step.m, shape_.d_v, step.rescale, step.to.o, row_step_);
   }
 
   void fill_limits(const QueryTile& tile, const KeySource& source, const Scratch& mine) const {
@@ -251,7 +295,7 @@ class ForwardRun {
     for (int64_t r = 0; r < tile.rows(); ++r) {
       if (p > 0) {
         const softmax::Merged merged = softmax::merge(total.state(r), part.state(r));
-        isa_.rows->merge(total.o + r * shape_.d_v, merged.weight_a, part.o + r * shape_.d_v, merged.weight_b,
+        isa_.rows->merge(total.o + r * row_step_, merged.weight_a, part.o + r * row_step_, merged.weight_b,
                          shape_.d_v);
         total.set(r, merged.state);
       }
@@ -261,9 +305,10 @@ class ForwardRun {
   }
 
   void store_tile(const QueryTile& tile, const Partial& total, const softmax::RowState* prefix) const {
+    const InPhase phase(Phase::kStore);
     for (int64_t r = 0; r < tile.rows(); ++r) {
       store_row(isa_, problem_, tile, r, total.state(r), shape_.indexer_topk > 0 ? prefix + r : nullptr,
-                total.o + r * shape_.d_v);
+                total.o + r * row_step_);
     }
   }
 
@@ -272,6 +317,7 @@ class ForwardRun {
   const ForwardShape& shape_;
   const ForwardPlan& plan_;
   void* workspace_;
+  int64_t row_step_;
   QueryTiles tiles_;
 };
 
@@ -281,7 +327,10 @@ class ForwardKernel final : public Kernel<Forward> {
 
   const std::string& name() const override { return isa_.kernel; }
 
-  std::optional<std::string> refusal(const ForwardShape&, const Device& device) const override {
+  std::optional<std::string> refusal(const ForwardShape& shape, const Device& device) const override {
+    if (isa_.tile->scores_f32 == nullptr && KeySource::needs_f32(shape)) {
+      return "multiplies bf16, which cannot hold float16 values";
+    }
     return isa_refusal(isa_, device);
   }
 
@@ -293,7 +342,7 @@ class ForwardKernel final : public Kernel<Forward> {
     plan.scratch = ledger.book<std::byte>(static_cast<int64_t>(plan.scratch_bytes) * plan.threads);
     const bool merges = shape.epilogue != Epilogue::kPartials && plan.max_segments > 1;
     if (merges && plan.threads > 1 && plan.num_tiles < int64_t{4} * plan.threads) {
-      const int64_t floats = plan.max_segments * partial_floats(plan.tile_rows, shape.d_v);
+      const int64_t floats = plan.max_segments * partial_floats(plan.tile_rows, row_step(shape.d_v));
       const int64_t fit = kPartialBytes / (floats * static_cast<int64_t>(sizeof(float)));
       plan.wave_tiles = std::clamp<int64_t>(fit, 1, std::max<int64_t>(plan.num_tiles, 1));
       plan.partials = ledger.book<float>(plan.wave_tiles * floats);
@@ -333,6 +382,6 @@ class ForwardKernel final : public Kernel<Forward> {
 
 }  // namespace
 
-KernelTable<Forward> forward_kernels() { return table_of_isas<Forward, ForwardKernel>(); }
+KernelTable<Forward> forward_kernels() { return table_of_isas<Forward, ForwardKernel>(tile_isas()); }
 
 }  // namespace tilewise::cpu

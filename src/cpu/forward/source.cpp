@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "cpu/phases.h"
+
 namespace tilewise::cpu {
 namespace {
 
@@ -35,6 +37,7 @@ KeySource::KeySource(const Isa& isa, const ForwardProblem& problem, const QueryT
 }
 
 bool KeySource::next(void* rows, LoadedTile* loaded) {
+  const InPhase gather(Phase::kGather);
   return problem_.shape.dense ? next_paged(rows, loaded) : next_gathered(rows, loaded);
 }
 
@@ -98,6 +101,7 @@ visit::Range KeySource::columns(int64_t token) const {
 void KeySource::decode(const CacheShape& shape, const RowRef* refs, int64_t n, void* rows) const {
   const int64_t d = problem_.shape.d_qk;
   if (n == 0) return;
+  const InPhase phase(Phase::kDecode);
   if (shape.record != Record::kBf16) {
     const formats::RecordSpec spec = formats::record_spec(shape.record, static_cast<int32_t>(d));
     isa_.decode->record(spec, shape.page, refs, n, static_cast<BF16*>(rows), d);

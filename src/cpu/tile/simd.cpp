@@ -57,8 +57,12 @@ void pack_q(const float* q, int64_t m, int64_t d, void* packed) {
     const int64_t real = HWY_MIN(width, m - r0);
     float* panel = static_cast<float*>(packed) + r0 * d;
     if (real < width) std::fill_n(panel, width * d, 0.0f);
-    for (int64_t r = 0; r < real; ++r) {
-      for (int64_t c = 0; c < d; ++c) panel[c * width + r] = q[(r0 + r) * d + c];
+    // A few columns of all rows at a time: what is written stays in L1 until it is whole.
+    constexpr int64_t kColumns = 16;
+    for (int64_t c0 = 0; c0 < d; c0 += kColumns) {
+      for (int64_t r = 0; r < real; ++r) {
+        for (int64_t c = c0; c < c0 + kColumns; ++c) panel[c * width + r] = q[(r0 + r) * d + c];
+      }
     }
   }
 }
@@ -157,8 +161,10 @@ void scores(const KvTile<T>& k, int64_t d, const void* packed_q, int64_t m, floa
 }
 
 template <class T>
-void accumulate(const float* p, const KvTile<T>& v, int64_t m, int64_t d_v, const float* rescale, float* o) {
+void accumulate(const void* weights, const KvTile<T>& v, int64_t m, int64_t d_v, const float* rescale,
+                float* o, int64_t ld_o) {
   const D d;
+  const auto* p = static_cast<const float*>(weights);  // P^T [v.count][ld_p]
   const int64_t ld_p = padded_rows(m);
   // Keys are taken in pieces so that the panel stays in L1 whatever the tile's length is.
   constexpr int64_t kKeys = 128;
@@ -173,15 +179,23 @@ void accumulate(const float* p, const KvTile<T>& v, int64_t m, int64_t d_v, cons
       }
       for (int64_t r = 0; r < m; r += kBlockRows) {
         const int64_t rows = HWY_MIN(static_cast<int64_t>(kBlockRows), m - r);
-        multiply_rows<2, true>(rows, p + key * ld_p + r, 1, ld_p, panel, keys,
-                               key == 0 ? rescale + r : nullptr, o + r * d_v + c0, d_v);
+        float* sums = o + r * ld_o + c0;
+        const float* weights_of_rows = p + key * ld_p + r;
+        if (key == 0 && rescale == nullptr) {
+          multiply_rows<2, false>(rows, weights_of_rows, 1, ld_p, panel, keys, nullptr, sums, ld_o);
+        } else {
+          multiply_rows<2, true>(rows, weights_of_rows, 1, ld_p, panel, keys,
+                                 key == 0 ? rescale + r : nullptr, sums, ld_o);
+        }
       }
     }
   }
 }
 
-const TileOps kTileOps = {packed_q_bytes, pack_q,           scores<BF16>,
-                          scores<float>,  accumulate<BF16>, accumulate<float>};
+void nothing() {}
+
+const TileOps kTileOps = {packed_q_bytes,    pack_q,  scores<BF16>, scores<float>, accumulate<BF16>,
+                          accumulate<float>, nothing, nothing};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace tilewise::cpu

@@ -1,12 +1,11 @@
 // The contract of tile products: bf16 (or fp32) K/V tiles against packed query rows, fp32 sums.
 //
 //   scores      S^T[key][row]  = sum_c K[key][c] * Q[row][c]
-//   accumulate  O[row][c]      = O[row][c] * rescale[row] + sum_key P^T[key][row] * V[key][c]
+//   accumulate  O[row][c]      = O[row][c] * rescale[row] + sum_key P[row][key] * V[key][c]
 //
-// Rows of a query tile lie next to each other in S^T and P^T, so that the softmax works on whole vectors of
-// rows and no product needs a transposition. Sums run over c (scores) and key (accumulate) in ascending
-// order, one fused multiply-add a step where the machine has it: a row's bits depend on nothing but its own
-// operands.
+// Rows of a query tile lie next to each other in S^T, so that the softmax works on whole vectors of rows.
+// Sums run over c (scores) and key (accumulate) in ascending order: a row's bits depend on nothing but its
+// own operands.
 #pragma once
 
 #include <cstddef>
@@ -16,12 +15,14 @@
 
 namespace tilewise::cpu {
 
-/// Query rows are padded to a multiple of this; so are the leading dimensions of S^T and P^T.
+/// Query rows are padded to a multiple of this; so is the leading dimension of S^T.
 inline constexpr int64_t kRowPad = 16;
+/// Most rows of a query tile.
+inline constexpr int64_t kMaxTileRows = 128;
 constexpr int64_t padded_rows(int64_t m) { return (m + kRowPad - 1) / kRowPad * kRowPad; }
 
-/// Keys decoded into one tile, [count][ld] row-major. T is BF16, or float where bf16 could not hold the
-/// values.
+/// Keys decoded into one tile, [count][ld] row-major, in memory for a multiple of 16 keys. T is BF16, or
+/// float where bf16 could not hold the values.
 template <class T>
 struct KvTile {
   const T* rows = nullptr;
@@ -29,20 +30,38 @@ struct KvTile {
   int64_t count = 0;
 };
 
-/// Function table of one instruction set. Every pointer is 64-byte aligned; d and d_v are multiples of 32.
+/// Function table of one instruction set. Every pointer is 64-byte aligned; d and d_v are multiples of 32, m
+/// is at most kMaxTileRows. What lies past a tile's keys and rows, up to the next multiple of 16, may be read
+/// and written.
 struct TileOps {
   /// Bytes that pack_q fills for m rows of d columns.
   size_t (*packed_q_bytes)(int64_t m, int64_t d);
   /// q [m][d] fp32 -> the form that scores reads; rows m..padded_rows(m) become zero.
   void (*pack_q)(const float* q, int64_t m, int64_t d, void* packed);
-  /// s [k.count][padded_rows(m)]
+  /// s [k.count][padded_rows(m)]. The functions for fp32 tiles are null where there are none.
   void (*scores)(const KvTile<BF16>& k, int64_t d, const void* packed_q, int64_t m, float* s);
   void (*scores_f32)(const KvTile<float>& k, int64_t d, const void* packed_q, int64_t m, float* s);
-  /// p [v.count][padded_rows(m)], rescale [m], o [m][d_v]
-  void (*accumulate)(const float* p, const KvTile<BF16>& v, int64_t m, int64_t d_v, const float* rescale,
-                     float* o);
-  void (*accumulate_f32)(const float* p, const KvTile<float>& v, int64_t m, int64_t d_v, const float* rescale,
-                         float* o);
+  /// p: what the softmax of the same instruction set left there, rescale [m] (null: o is overwritten), o:
+  /// rows of d_v floats, ld_o apart.
+  void (*accumulate)(const void* p, const KvTile<BF16>& v, int64_t m, int64_t d_v, const float* rescale,
+                     float* o, int64_t ld_o);
+  void (*accumulate_f32)(const void* p, const KvTile<float>& v, int64_t m, int64_t d_v, const float* rescale,
+                         float* o, int64_t ld_o);
+  /// Around the products of a thread: take and give back what the processor keeps for them.
+  void (*enter)();
+  void (*leave)();
+};
+
+/// A thread's time with the tile products.
+class TileProducts {
+ public:
+  explicit TileProducts(const TileOps& ops) : ops_(ops) { ops_.enter(); }
+  ~TileProducts() { ops_.leave(); }
+  TileProducts(const TileProducts&) = delete;
+  TileProducts& operator=(const TileProducts&) = delete;
+
+ private:
+  const TileOps& ops_;
 };
 
 }  // namespace tilewise::cpu

@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""Writes the README's tables of results from the reports under bench/results; --check only compares."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "bench" / "results"
+BEGIN, END = "<!-- cpu-results -->\n", "<!-- /cpu-results -->"
+
+
+def against_torch() -> str:
+    """Speed beside the same in torch: one row a case, one column a report."""
+    reports = [
+        json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted((RESULTS / "cpu").glob("against_torch*.json"))
+    ]
+    titles = [
+        f"{'with' if r['amx'] else 'without'} AMX, {r['threads']} thread{'s' if r['threads'] > 1 else ''}"
+        for r in reports
+    ]
+    lines = [
+        f"| times faster than torch | {' | '.join(titles)} |",
+        "|---|" + "---|" * len(titles),
+    ]
+    for i, result in enumerate(reports[0]["results"]):
+        cells = []
+        for report in reports:
+            other = report["results"][i]
+            if other["case"] != result["case"]:
+                raise SystemExit(f"readme_tables: the reports must have the same cases, got {other['case']}")
+            cells.append(f"{other['times_faster']:.1f} ({other['tilewise_ms']:.1f} ms)")
+        lines.append(f"| {result['case']} | {' | '.join(cells)} |")
+    r = reports[0]
+    lines += ["", f"{r['cpu']} with {r['cpus']} CPUs, torch {r['torch']}, medians of {r['pairs']} pairs."]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    readme = ROOT / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    head, _, rest = text.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    wanted = f"{head}{BEGIN}{against_torch()}{END}{tail}"
+    if sys.argv[1:] == ["--check"]:
+        if text != wanted:
+            print("README.md: the tables of results must be those of bench/readme_tables.py", file=sys.stderr)
+            return 1
+        return 0
+    readme.write_text(wanted, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+// Where the time of the CPU kernels goes: seconds in each phase, summed over threads. Off until somebody
+// counts, and then a branch for each phase of a tile.
+#pragma once
+
+#include <array>
+#include <cstddef>
+
+namespace tilewise::cpu {
+
+enum class Phase {
+  kOther,    // finding work, merging pieces
+  kQueries,  // reading and preparing q
+  kPackQ,
+  kGather,  // from index lists and page tables to addresses
+  kDecode,  // copying or decoding rows into the tile
+  kScores,
+  kSoftmax,
+  kPackV,
+  kOutput,  // P V
+  kStore,   // the epilogue
+};
+inline constexpr size_t kNumPhases = 10;
+inline constexpr std::array<const char*, kNumPhases> kPhaseNames = {
+    "other", "queries", "pack q", "gather", "decode", "scores", "softmax", "pack v", "output", "store"};
+
+using PhaseSeconds = std::array<double, kNumPhases>;
+
+/// Starts counting at zero.
+void start_counting_phases();
+/// Stops counting; the seconds of all threads since the start. To be called when no operator runs.
+PhaseSeconds stop_counting_phases();
+
+/// The time of this object's life belongs to a phase, less that of others that begin meanwhile on the thread.
+class InPhase {
+ public:
+  explicit InPhase(Phase phase);
+  ~InPhase();
+  InPhase(const InPhase&) = delete;
+  InPhase& operator=(const InPhase&) = delete;
+
+ private:
+  bool counting_;
+  Phase before_ = Phase::kOther;
+};
+
+}  // namespace tilewise::cpu

@@ -1,0 +1,150 @@
+// The online softmax over a tile of scores that leaves P as the bf16 registers which AMX multiplies:
+// [row][key], while the scores lie as [key][row]. A vector holds 16 neighbouring rows; 32 keys of them make
+// one register.
+#include "cpu/tile/amx.h"
+
+#if defined(__x86_64__)
+#include <algorithm>
+#include <limits>
+
+#include "cpu/tile/amx-inl.h"
+
+namespace tilewise::cpu {
+namespace {
+
+/// 2^x for x <= 0, NaN for NaN. The polynomial is 1 at 0 and off by less than 2e-7 in [0, 1).
+TW_AMX inline __m512 exp2_of(__m512 x) {
+  const __m512 f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // x - floor(x)
+  __m512 y = _mm512_set1_ps(0.001867130515165627f);
+  y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(0.009017028845846653f));
+  y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(0.05579991266131401f));
+  y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(0.24016444385051727f));
+  y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(0.6931512951850891f));
+  y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(1.0f));
+  return _mm512_scalef_ps(y, x);  // times 2^floor(x)
+}
+
+TW_AMX inline __m512 exp_of(__m512 x) { return exp2_of(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f))); }
+
+/// Which of a vector's rows see a key.
+struct AllKeys {
+  TW_AMX __mmask16 at(int64_t) const { return 0xFFFF; }
+};
+
+struct KeyLimits {
+  __m512i first;
+  __m512i last;
+  TW_AMX __mmask16 at(int64_t key) const {
+    const __m512i k = _mm512_set1_epi32(static_cast<int>(key));
+    return _mm512_cmple_epi32_mask(first, k) & _mm512_cmplt_epi32_mask(k, last);
+  }
+};
+
+/// Scores of 16 rows, and what they have in common.
+template <class Keys>
+struct Scores {
+  const float* s;  // [count][ld]
+  int64_t ld;
+  int64_t count;
+  __m512 scale;
+  Keys keys;
+
+  /// The greatest scaled score so far; where a score is NaN, NaN or any number.
+  TW_AMX __m512 max(__m512 before) const {
+    __m512 m[4] = {before, before, before, before};
+    for (int64_t k = 0; k < count; k += 4) {
+      for (int64_t i = 0; i < std::min<int64_t>(4, count - k); ++i) {
+        const __m512 x = _mm512_mul_ps(_mm512_loadu_ps(s + (k + i) * ld), scale);
+        m[i] = _mm512_mask_max_ps(m[i], keys.at(k + i), m[i], x);
+      }
+    }
+    return _mm512_max_ps(_mm512_max_ps(m[0], m[1]), _mm512_max_ps(m[2], m[3]));
+  }
+
+  /// Rows that have a NaN among their scores.
+  TW_AMX __mmask16 nans() const {
+    __mmask16 found = 0;
+    for (int64_t k = 0; k < count; ++k) {
+      const __m512 x = _mm512_mul_ps(_mm512_loadu_ps(s + k * ld), scale);
+      found |= _mm512_mask_cmp_ps_mask(keys.at(k), x, x, _CMP_UNORD_Q);
+    }
+    return found;
+  }
+
+  TW_AMX __m512 weight(int64_t key, __m512 base) const {
+    if (key >= count) return _mm512_setzero_ps();
+    // Rounded as the maximum was: the greatest score's weight is exactly 1.
+    const __m512 x = _mm512_sub_ps(_mm512_mul_ps(_mm512_loadu_ps(s + key * ld), scale), base);
+    return _mm512_maskz_mov_ps(keys.at(key), exp_of(x));
+  }
+
+  /// Writes P and gives its sums.
+  TW_AMX __m512 weigh(__m512 base, uint16_t* p) const {
+    __m512 sum[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    for (int64_t k = 0; k < count; k += kRegisterDepth, p += kRegisterElements) {
+      __m512i pairs[kRegisterRows];
+      for (int64_t i = 0; i < kRegisterRows; ++i) {
+        const __m512 even = weight(k + 2 * i, base);
+        const __m512 odd = weight(k + 2 * i + 1, base);
+        sum[0] = _mm512_add_ps(sum[0], even);
+        sum[1] = _mm512_add_ps(sum[1], odd);
+        pairs[i] = pair_of(even, odd);
+      }
+      transpose(pairs);
+      for (int64_t i = 0; i < kRegisterRows; ++i) _mm512_storeu_si512(p + i * kRegisterDepth, pairs[i]);
+    }
+    return _mm512_add_ps(sum[0], sum[1]);
+  }
+};
+
+template <class Keys>
+TW_AMX void softmax_vector(const Scores<Keys>& scores, int64_t row, const SoftmaxRows& state, uint16_t* p) {
+  const __m512 lowest = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+  const __m512 old_max = _mm512_loadu_ps(state.max + row);
+  __m512 max = scores.max(old_max);
+  // softmax::safe_max
+  const __m512 base =
+      _mm512_mask_mov_ps(max, _mm512_cmp_ps_mask(max, lowest, _CMP_EQ_OQ), _mm512_setzero_ps());
+  const __m512 sum = scores.weigh(base, p);
+  // Only a NaN or an infinite score makes a sum NaN; of the two, NaN shows in the maximum.
+  if (_mm512_cmp_ps_mask(sum, sum, _CMP_UNORD_Q) != 0) {
+    const __mmask16 nans = scores.nans() | _mm512_cmp_ps_mask(old_max, old_max, _CMP_UNORD_Q);
+    max = _mm512_mask_mov_ps(max, nans, _mm512_set1_ps(std::numeric_limits<float>::quiet_NaN()));
+  }
+  const __m512 rescale = exp_of(_mm512_sub_ps(old_max, base));
+  _mm512_storeu_ps(state.max + row, max);
+  _mm512_storeu_ps(state.sum + row, _mm512_fmadd_ps(_mm512_loadu_ps(state.sum + row), rescale, sum));
+  _mm512_storeu_ps(state.rescale + row, rescale);
+}
+
+TW_AMX void softmax_tile(float* s, int64_t keys, int64_t rows, const SoftmaxRows& state, void* p) {
+  for (int64_t row = 0; row < rows; row += kRegisterRows) {
+    const __m512 scale = _mm512_loadu_ps(state.scale + row);
+    auto* out = static_cast<uint16_t*>(p) + row / kRegisterRows * registers_of(keys) * kRegisterElements;
+    if (state.first == nullptr) {
+      softmax_vector(Scores<AllKeys>{s + row, rows, keys, scale, {}}, row, state, out);
+    } else {
+      const KeyLimits limits{_mm512_loadu_si512(state.first + row), _mm512_loadu_si512(state.last + row)};
+      softmax_vector(Scores<KeyLimits>{s + row, rows, keys, scale, limits}, row, state, out);
+    }
+  }
+}
+
+size_t p_bytes(int64_t keys, int64_t rows) {
+  return static_cast<size_t>(rows / kRegisterRows * registers_of(keys) * kRegisterBytes);
+}
+
+}  // namespace
+
+const SoftmaxOps* amx_softmax_ops() {
+  static constexpr SoftmaxOps kOps = {softmax_tile, p_bytes};
+  return &kOps;
+}
+
+}  // namespace tilewise::cpu
+
+#else
+namespace tilewise::cpu {
+const SoftmaxOps* amx_softmax_ops() { return nullptr; }
+}  // namespace tilewise::cpu
+#endif
