@@ -23,7 +23,7 @@ std::string to_string(DeviceId id);
 enum CpuFeature : uint32_t {
   kCpuBaseline = 1u << 0,  ///< whatever the compiler may assume everywhere
   kCpuSse4 = 1u << 1,
-  kCpuAvx2 = 1u << 2,    ///< AVX2, FMA, F16C
+  kCpuAvx2 = 1u << 2,     ///< AVX2, FMA, F16C
   kCpuAvx512 = 1u << 3,   ///< AVX-512 F, BW, CD, DQ, VL
   kCpuAmxBf16 = 1u << 4,  ///< AMX's tile registers and bf16 products, with AVX-512 BF16
 };

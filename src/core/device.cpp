@@ -17,11 +17,8 @@ struct Feature {
 };
 
 constexpr Feature kFeatures[] = {
-    {kCpuBaseline, 0, "baseline"},
-    {kCpuSse4, HWY_SSE4, "sse4"},
-    {kCpuAvx2, HWY_AVX2, "avx2"},
-    {kCpuAvx512, HWY_AVX3, "avx512"},
-    {kCpuAmxBf16, 0, "amx_bf16"},
+    {kCpuBaseline, 0, "baseline"},    {kCpuSse4, HWY_SSE4, "sse4"}, {kCpuAvx2, HWY_AVX2, "avx2"},
+    {kCpuAvx512, HWY_AVX3, "avx512"}, {kCpuAmxBf16, 0, "amx_bf16"},
 };
 
 }  // namespace

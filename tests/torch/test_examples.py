@@ -53,6 +53,12 @@ def test_readme_support_table() -> None:
         assert callable(operator.attrgetter(name)(flash_mla))
 
 
+def test_readme_results() -> None:
+    command = [sys.executable, ROOT / "bench" / "readme_tables.py", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_readme_mixed_step() -> None:
     tokens, n, h_q, n_wv_group = 7, 3, 8, 2
     q = bf16(tokens, h_q, 512)

@@ -92,8 +92,9 @@ class Tree:
         candidates = list(root.glob("*"))
         for folder in TEXT_FOLDERS:
             candidates += (root / folder).rglob("*")
+        caches = {"__pycache__", ".ruff_cache"}
         for path in candidates:
-            if path.is_file() and path.suffix in TEXT_SUFFIXES and "__pycache__" not in path.parts:
+            if path.is_file() and path.suffix in TEXT_SUFFIXES and caches.isdisjoint(path.parts):
                 yield path
 
     def under(self, *prefixes: str) -> Iterator[Source]:
