@@ -39,12 +39,23 @@ def against_torch() -> str:
     return "\n".join(lines) + "\n"
 
 
+def host_overhead() -> str:
+    """What a call costs before any work is done."""
+    path = RESULTS / "h200" / "host_overhead.json"
+    report = json.loads(path.read_text(encoding="utf-8"))
+    name, worst = max(report["operators"].items(), key=lambda item: item[1]["more_us"])
+    return (
+        f"On the host a call of an operator takes at most {worst['more_us']:.1f} us more than one of an "
+        f"empty operator ({name}; torch {report['torch']} beside an H200).\n"
+    )
+
+
 def main() -> int:
     readme = ROOT / "README.md"
     text = readme.read_text(encoding="utf-8")
     head, _, rest = text.partition(BEGIN)
     _, _, tail = rest.partition(END)
-    wanted = f"{head}{BEGIN}{against_torch()}{END}{tail}"
+    wanted = f"{head}{BEGIN}{against_torch()}\n{host_overhead()}{END}{tail}"
     if sys.argv[1:] == ["--check"]:
         if text != wanted:
             print("README.md: the tables of results must be those of bench/readme_tables.py", file=sys.stderr)
