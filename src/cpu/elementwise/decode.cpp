@@ -181,7 +181,7 @@ HWY_INLINE void decode_segment(const formats::Segment& segment, const formats::S
     return kFp4Values[scale_row[formats::scale_offset(scales, g)]];
   };
   for (int32_t g = 0; g < groups; g += 2)
-    decode_e2m1_pair(data + 8 * g, values_of(g), values_of(g + 1), out + 16 * g);
+    decode_e2m1_pair(data + int64_t{8} * g, values_of(g), values_of(g + 1), out + int64_t{16} * g);
 }
 
 void decode_token(const formats::RecordSpec& spec, int64_t page_size, const RowRef& row, BF16* out) {

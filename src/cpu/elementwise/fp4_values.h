@@ -20,8 +20,12 @@ constexpr std::array<Fp4Values, 256> make_fp4_values() {
   std::array<Fp4Values, 256> all{};
   for (int scale = 0; scale < 256; ++scale) {
     for (int code = 0; code < 16; ++code) {
-      const BF16 value = formats::element_value(formats::Element::kE2m1, static_cast<uint8_t>(code),
-                                                e4m3_to_f32(static_cast<uint8_t>(scale)));
+      // Under a NaN every value is NaN, which a constant expression may not compute.
+      const bool is_nan = (scale & 0x7F) == kE4m3Nan;
+      const float factor = is_nan ? 0.0f : e4m3_to_f32(static_cast<uint8_t>(scale));
+      const BF16 product =
+          formats::element_value(formats::Element::kE2m1, static_cast<uint8_t>(code), factor);
+      const BF16 value = is_nan ? BF16{kBf16Nan} : product;
       all[scale].low[code] = static_cast<uint8_t>(value.bits);
       all[scale].high[code] = static_cast<uint8_t>(value.bits >> 8);
     }
