@@ -127,6 +127,12 @@ StableIValue Inputs::next() {
 TensorView Inputs::own(const char* name, AtenTensorHandle tensor, bool written) {
   tensors_.at(num_tensors_++).reset(tensor);
   last_ = tensor;
+  bool is_defined = false;
+  check_torch(aoti_torch_is_defined(tensor, &is_defined), "is_defined");
+  if (!is_defined) {
+    if (refusal_.empty()) refusal_ = fmt::format("{}: {} must be a tensor, got None", op_, name);
+    return {};
+  }
   try {
     TensorView view = view_of(tensor, written);
     if (!has_device_) device_ = view.device();

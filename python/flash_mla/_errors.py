@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
@@ -19,6 +20,7 @@ import torch
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_UNIONS = (typing.Union, types.UnionType)
 _TYPE_TEXTS = {
     torch.Tensor: "a tensor",
     float: "a number",
@@ -53,7 +55,8 @@ def _refuse_type(function: Callable[..., object], args: tuple[Any, ...], kwargs:
         return  # an argument is missing or unknown, which Python has said
     hints = typing.get_type_hints(function)
     for name, value in bound.arguments.items():
-        allowed = typing.get_args(hints.get(name)) or (hints.get(name),)
+        hint = hints.get(name)
+        allowed = typing.get_args(hint) if typing.get_origin(hint) in _UNIONS else (hint,)
         if not all(kind in _TYPE_TEXTS for kind in allowed) or _fits(value, allowed):
             continue
         expected = " or ".join(_TYPE_TEXTS[kind] for kind in allowed)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from tilewise import _ops  # noqa: F401  (registers the operators)
+from tilewise import _ops
 
 _ADDRESS_UNIT = 64  # addresses are kept modulo this
 _HEADER_UNIT = 8  # bytes
@@ -123,7 +123,7 @@ class _Memory:
 
 def _find_operator(op: str) -> _Operator:
     packet = getattr(torch.ops.tilewise, op, None)
-    if packet is None or not hasattr(packet, "default"):
+    if packet is None or op not in {*_ops.OUTPUTS, "append_kv"}:
         raise ValueError(f"save_case: op must be the name of an operator, got {op!r}")
     arguments = list(packet.default._schema.arguments)
     outputs = []
@@ -250,12 +250,14 @@ def save_case(path: str | os.PathLike[str], op: str, **arguments: Any) -> None:
         }
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % _HEADER_UNIT)
-    with Path(path).open("wb") as file:
-        try:
+    # Whole, or not at all: what was at `path` stays until the file is written.
+    unfinished = Path(f"{os.fspath(path)}.unfinished")
+    try:
+        with unfinished.open("wb") as file:
             file.write(len(text).to_bytes(8, "little"))
             file.write(text)
             for tensor in stored:
                 file.write(tensor.contents())
-        except BaseException:
-            Path(path).unlink()
-            raise
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)

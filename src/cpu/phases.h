@@ -15,13 +15,12 @@ enum class Phase {
   kDecode,  // copying or decoding rows into the tile
   kScores,
   kSoftmax,
-  kPackV,
-  kOutput,  // P V
+  kOutput,  // P V, packing V
   kStore,   // the epilogue
 };
-inline constexpr size_t kNumPhases = 10;
+inline constexpr size_t kNumPhases = 9;
 inline constexpr std::array<const char*, kNumPhases> kPhaseNames = {
-    "other", "queries", "pack q", "gather", "decode", "scores", "softmax", "pack v", "output", "store"};
+    "other", "queries", "pack q", "gather", "decode", "scores", "softmax", "output", "store"};
 
 using PhaseSeconds = std::array<double, kNumPhases>;
 

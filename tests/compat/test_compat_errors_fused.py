@@ -254,6 +254,12 @@ WEIGHTS: dict[str, Case] = {
         RuntimeError,
         "wv_group_size must be 1 to 2147483647, got 0",
     ),
+    "group size of no number": Case(
+        fused.permute_wv_proj,
+        wv_proj(wv_group_size="2"),
+        TypeError,
+        "wv_group_size must be a whole number, got '2'",
+    ),
     "d_o": Case(fused.permute_wv_proj, wv_proj(d_o=128), RuntimeError, "d_o must be 512, got 128"),
     "wv scales": Case(
         fused.permute_wv_proj,

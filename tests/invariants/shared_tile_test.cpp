@@ -4,6 +4,8 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <string>
 #include <vector>
 
 #include "core/numeric.h"
@@ -70,6 +72,50 @@ TEST(SharedTile, ANanSpreadsAlikeForAnyBatchAndThreads) {
         EXPECT_TRUE(first_request(kernel, batch, threads) == expected)
             << kernel << ", batch " << batch << ", " << threads << " threads";
       }
+    }
+  }
+}
+
+// A list of several tiles in which the key at place `spoiled` is NaN, or +inf, and that at `infinite` +inf.
+void expect_spoiled_row(const std::string& kernel, size_t spoiled, size_t infinite) {
+  constexpr int64_t kKeys = 1400;
+  const std::vector<uint16_t> q = filled(512, 1.0f);
+  std::vector<uint16_t> kv = filled(kKeys * 512, 0.125f);
+  if (infinite < kKeys) kv[infinite * 512] = f32_to_bf16_bits(std::numeric_limits<float>::infinity());
+  if (spoiled < kKeys) kv[spoiled * 512] = f32_to_bf16_bits(kNan);
+  std::vector<int32_t> indices(kKeys);
+  std::iota(indices.begin(), indices.end(), 0);
+  std::vector<uint16_t> out(512);
+  float lse = 0;
+  float max_logits = 0;
+  SparsePrefillFwdArgs args;
+  args.q = {q.data(), DType::kBF16, {1, 1, 512}};
+  args.kv = {kv.data(), DType::kBF16, {kKeys, 1, 512}};
+  args.indices = {indices.data(), DType::kInt32, {1, 1, kKeys}};
+  args.softmax_scale = 0.05f;
+  args.out = {out.data(), DType::kBF16, {1, 1, 512}};
+  args.lse = {&lse, DType::kFP32, {1, 1}};
+  args.max_logits = {&max_logits, DType::kFP32, {1, 1}};
+  sparse_prefill_fwd(args, {.kernel = kernel, .threads = 1});
+  EXPECT_TRUE(std::isnan(lse));
+  EXPECT_TRUE(std::isnan(bf16_bits_to_f32(out[0])));
+  if (spoiled < kKeys) {
+    EXPECT_TRUE(std::isnan(max_logits)) << max_logits;
+  } else {
+    EXPECT_EQ(max_logits, std::numeric_limits<float>::infinity());
+  }
+}
+
+TEST(SharedTile, ANanOrAnInfinityShowsInWhicheverTileItIs) {
+  constexpr size_t kNowhere = 1400;
+  const std::vector<size_t> places = {0, 255, 256, 700, 1030, 1399};
+  for (const std::string& kernel : testing::kernels_of(Device::cpu(), true)) {
+    for (const size_t place : places) {
+      SCOPED_TRACE(kernel + ", place " + std::to_string(place));
+      expect_spoiled_row(kernel, place, kNowhere);
+      expect_spoiled_row(kernel, kNowhere, place);
+      expect_spoiled_row(kernel, place, 300);
+      expect_spoiled_row(kernel, 300, place == 300 ? 301 : place);
     }
   }
 }

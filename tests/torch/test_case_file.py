@@ -195,6 +195,24 @@ def test_no_half_of_a_file_is_left_behind(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_an_earlier_file_outlives_a_failure(tmp_path: Path) -> None:
+    path = tmp_path / "call"
+    arguments = arguments_of(ops_calls.dequantize_kv("v4_fp8"))
+    save_case(path, "dequantize_kv", **arguments)
+    before = path.read_bytes()
+    arguments["pages"] = arguments["pages"].to("meta")
+    with pytest.raises(NotImplementedError):
+        save_case(path, "dequantize_kv", **arguments)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_only_operators_are_saved(tmp_path: Path) -> None:
+    text = "save_case: op must be the name of an operator, got 'get_num_threads'"
+    with pytest.raises(ValueError, match=text):
+        save_case(tmp_path / "call", "get_num_threads")
+
+
 def parts_of(path: Path) -> dict[str, Any]:
     """All that a file says, whatever the order and the spelling of its header."""
     data = path.read_bytes()

@@ -243,6 +243,8 @@ ERRORS: list[tuple[Callable[[], Any], str]] = [
         append_kv(kv=apart(bf16(3, 512))),
         "append_kv: kv must be contiguous in its last dimension, got stride(1) 2",
     ),
+    (sparse.changed(kv_cache=None), "sparse_decode: kv_cache must be a tensor, got None"),
+    (append_kv(kv=None), "append_kv: kv must be a tensor, got None"),
     (
         append_kv(cache=torch.zeros(3, 4, V4_BYTES, dtype=torch.uint8)),
         "append_kv: cache must be uint8, int8 or float8_e4m3fn [num_blocks, page, 1, bytes] of a record for "

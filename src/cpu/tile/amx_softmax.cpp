@@ -106,11 +106,11 @@ TW_AMX void softmax_vector(const Scores<Keys>& scores, int64_t row, const Softma
   const __m512 base =
       _mm512_mask_mov_ps(max, _mm512_cmp_ps_mask(max, lowest, _CMP_EQ_OQ), _mm512_setzero_ps());
   const __m512 sum = scores.weigh(base, p);
-  // Only a NaN or an infinite score makes a sum NaN; of the two, NaN shows in the maximum.
-  if (_mm512_cmp_ps_mask(sum, sum, _CMP_UNORD_Q) != 0) {
-    const __mmask16 nans = scores.nans() | _mm512_cmp_ps_mask(old_max, old_max, _CMP_UNORD_Q);
-    max = _mm512_mask_mov_ps(max, nans, _mm512_set1_ps(std::numeric_limits<float>::quiet_NaN()));
-  }
+  // A maximum of NaN stays, whatever comes after it. A sum is NaN where this tile has a NaN or +inf among its
+  // scores; only the first of the two makes the maximum NaN.
+  __mmask16 nans = _mm512_cmp_ps_mask(old_max, old_max, _CMP_UNORD_Q);
+  if (_mm512_cmp_ps_mask(sum, sum, _CMP_UNORD_Q) != 0) nans |= scores.nans();
+  max = _mm512_mask_mov_ps(max, nans, _mm512_set1_ps(std::numeric_limits<float>::quiet_NaN()));
   const __m512 rescale = exp_of(_mm512_sub_ps(old_max, base));
   _mm512_storeu_ps(state.max + row, max);
   _mm512_storeu_ps(state.sum + row, _mm512_fmadd_ps(_mm512_loadu_ps(state.sum + row), rescale, sum));
