@@ -100,9 +100,10 @@ TEST(Info, TheTableIsPrintedBesideTheErrorOfAForcedKernel) {
   unsetenv("TILEWISE_KERNEL");
   EXPECT_EQ(outcome.status, 1);
   EXPECT_THAT(outcome.out, HasSubstr("\n  cpu_baseline  supported\n"));
-  EXPECT_EQ(outcome.err,
-            "tilewise: sparse_decode: kernel must be cpu_avx512, cpu_avx2, cpu_sse4 or cpu_baseline, "
-            "got cpu_avx22\n");
+  EXPECT_EQ(
+      outcome.err,
+      "tilewise: sparse_decode: kernel must be cpu_amx, cpu_avx512, cpu_avx2, cpu_sse4 or cpu_baseline, "
+      "got cpu_avx22\n");
 }
 
 TEST(Info, NamesThatAreNone) {
