@@ -45,13 +45,14 @@ def against_torch() -> str:
 
 
 def host_overhead() -> str:
-    """What a call costs before any work is done."""
-    path = RESULTS / "h200" / "host_overhead.json"
-    report = json.loads(path.read_text(encoding="utf-8"))
-    name, worst = max(report["operators"].items(), key=lambda item: item[1]["more_us"])
+    """What a call costs before any work is done, on every machine that was measured."""
+    parts = []
+    for path in sorted(RESULTS.glob("*/host_overhead.json")):
+        report = json.loads(path.read_text(encoding="utf-8"))
+        name, worst = max(report["operators"].items(), key=lambda item: item[1]["more_us"])
+        parts.append(f"{worst['more_us']:.1f} us ({name}, {report['cpus']} CPUs, torch {report['torch']})")
     return (
-        f"On the host a call of an operator takes at most {worst['more_us']:.1f} us more than one of an "
-        f"empty operator ({name}; torch {report['torch']} beside an H200).\n"
+        f"A call costs at most this much more host time than one of an empty operator: {'; '.join(parts)}.\n"
     )
 
 
