@@ -281,8 +281,6 @@ def main() -> int:
         environment = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", "TILEWISE_KERNEL": "cpu_avx512"}
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **environment})
 
-    if not options.no_amx:
-        os.environ["TILEWISE_AMX"] = "1"
     torch.manual_seed(0)
     torch.set_num_threads(options.threads)
     results, missed = [], []

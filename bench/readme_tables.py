@@ -9,7 +9,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
-BEGIN, END = "<!-- cpu-results -->\n", "<!-- /cpu-results -->"
 
 
 def against_torch() -> str:
@@ -56,12 +55,34 @@ def host_overhead() -> str:
     )
 
 
+def gpu() -> str:
+    """Times of the GPU's kernels: eager calls, or a call inside the replay of a CUDA graph."""
+    report = json.loads((RESULTS / "h200" / "gpu_bench.json").read_text(encoding="utf-8"))
+    lines = [
+        "| shape | timed | time (us) | TFLOP/s | TB/s | host time of an eager call (us) |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in report["rows"]:
+        rates = f"{row['tflops']:.0f} | {row['tbps']:.2f}"
+        lines.append(
+            f"| {row['shape']} | {row['method']} | {row['median_us']:.1f} | {rates} | {row['host_us']:.1f} |"
+        )
+    lines += ["", f"{report['gpu']}, kernel cuda_portable, medians; {report['commit']}."]
+    return "\n".join(lines) + "\n"
+
+
+def with_table(text: str, name: str, table: str) -> str:
+    begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+    head, _, rest = text.partition(begin)
+    _, _, tail = rest.partition(end)
+    return f"{head}{begin}{table}{end}{tail}"
+
+
 def main() -> int:
     readme = ROOT / "README.md"
     text = readme.read_text(encoding="utf-8")
-    head, _, rest = text.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    wanted = f"{head}{BEGIN}{against_torch()}\n{host_overhead()}{END}{tail}"
+    wanted = with_table(text, "cpu-results", f"{against_torch()}\n{host_overhead()}")
+    wanted = with_table(wanted, "gpu-results", gpu())
     if sys.argv[1:] == ["--check"]:
         if text != wanted:
             print("README.md: the tables of results must be those of bench/readme_tables.py", file=sys.stderr)

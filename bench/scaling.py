@@ -89,7 +89,6 @@ def main() -> int:
     )
     parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args()
-    os.environ["TILEWISE_AMX"] = "1"  # where the processor has it
     torch.manual_seed(0)
     operators: dict[str, dict[str, object]] = {}
     with torch.inference_mode():

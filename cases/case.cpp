@@ -109,6 +109,7 @@ std::string caches(const Case& c) {
 std::string options(const Case& c) {
   std::string text;
   if (c.causal) text += " causal";
+  if (c.batch_invariant) text += " batch_invariant";
   if (c.window != Window{}) text += fmt::format(" window{},{}", c.window.left, c.window.right);
   text += word(c.sink, c.sink_dtype);
   text += word(c.holes);

@@ -94,6 +94,7 @@ struct Case {
 
   bool causal = false;
   Window window;
+  bool batch_invariant = false;  // dense_decode and sparse_decode
   Sink sink = Sink::kNone;
   DType sink_dtype = DType::kFP32;  // of a sink_bias
   Holes holes = Holes::kNone;

@@ -60,6 +60,7 @@ DenseDecodeArgs bind_dense_decode(const CaseData& data) {
   a.softmax_scale = scale_of(c);
   a.causal = c.causal;
   a.window = c.window;
+  a.batch_invariant = c.batch_invariant;
   a.attn_sink = data.view("attn_sink");
   a.descale_q = data.view("descale_q");
   a.descale_k = data.view("descale_k");
@@ -75,6 +76,7 @@ SparseDecodeArgs bind_sparse_decode(const CaseData& data) {
   a.softmax_scale = scale_of(data.what());
   a.topk_length = data.view("topk_length");
   a.attn_sink = data.view("attn_sink");
+  a.batch_invariant = data.what().batch_invariant;
   a.out = data.view("out");
   a.lse = data.view("lse");
   return a;

@@ -8,6 +8,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "cases/gpu.h"
+#include "core/kernel_table.h"
 #include "reference/combine.h"
 #include "reference/dequant.h"
 #include "reference/fused_cast.h"
@@ -84,9 +86,9 @@ class Judge {
 
   void rows(const char* name, const TensorView& out) {
     if (!out) return;
-    found.push_back(
-        {name, reference::compare_rows(reference::to_floats(out), truth_.exact.out, truth_.rounded.out,
-                                       truth_.exact.d_v, reference::output_type(out.dtype()))});
+    found.push_back({name, reference::compare_rows(reference::to_floats(out), truth_.exact.out,
+                                                   truth_.rounded.out, truth_.exact.sensitivity,
+                                                   truth_.exact.d_v, reference::output_type(out.dtype()))});
   }
   void logs(const char* name, const TensorView& out, const std::vector<double>& oracle) {
     if (out) found.push_back({name, reference::compare_logs(reference::to_floats(out), oracle)});
@@ -143,14 +145,24 @@ class Judge {
 }  // namespace
 
 Plan plan_case(const Args& args, const Device& device, const PlanOptions& options) {
+  if (device.id != DeviceId{}) {
+    return std::visit([&](const auto& a) { return plan(a, device, options); }, on_device(args, device.id));
+  }
   return std::visit([&](const auto& a) { return plan(a, device, options); }, args);
 }
 
 void run_case(const Plan& plan, const Args& args, Workspace workspace) {
+  if (plan.state().device.id.type == DeviceType::kCuda) {
+    run_on_gpu(plan, args);
+    return;
+  }
   std::visit([&](const auto& a) { run(plan, a, workspace); }, args);
 }
 
 std::vector<KernelVerdict> explain_case(const Args& args, const Device& device) {
+  if (device.id != DeviceId{}) {
+    return std::visit([&](const auto& a) { return explain(a, device); }, on_device(args, device.id));
+  }
   return std::visit([&](const auto& a) { return explain(a, device); }, args);
 }
 

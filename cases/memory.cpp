@@ -15,21 +15,6 @@ namespace {
 
 constexpr std::align_val_t kAlignment{64};
 
-// Elements of these bytes are -0.0, or odd to see where they are integers.
-std::array<uint8_t, 4> canary(DType type) {
-  switch (type) {
-    case DType::kFP32:
-      return {0, 0, 0, 0x80};
-    case DType::kBF16:
-    case DType::kFP16:
-      return {0, 0x80, 0, 0x80};
-    case DType::kE4M3:
-      return {0x80, 0x80, 0x80, 0x80};
-    default:
-      return {0xA5, 0xA5, 0xA5, 0xA5};
-  }
-}
-
 // Dimensions in order of falling strides, those that continue the next one merged with it.
 struct Walk {
   std::vector<int64_t> sizes;
@@ -116,6 +101,20 @@ std::vector<uint8_t> contents(const TensorView& view) {
   bytes.reserve(static_cast<size_t>(view.present() ? view.numel() * size_of(view.dtype()) : 0));
   for_each_run(view, [&](uint8_t* run, int64_t n) { bytes.insert(bytes.end(), run, run + n); });
   return bytes;
+}
+
+std::array<uint8_t, 4> canary(DType type) {
+  switch (type) {
+    case DType::kFP32:
+      return {0, 0, 0, 0x80};
+    case DType::kBF16:
+    case DType::kFP16:
+      return {0, 0x80, 0, 0x80};
+    case DType::kE4M3:
+      return {0x80, 0x80, 0x80, 0x80};
+    default:
+      return {0xA5, 0xA5, 0xA5, 0xA5};
+  }
 }
 
 void fill_with_canaries(Operand& operand) {

@@ -1,6 +1,7 @@
 // Memory of a case's tensors: aligned, with margins on both sides that show writes out of bounds.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -67,6 +68,9 @@ void for_each_run(const TensorView& view, const std::function<void(uint8_t*, int
 
 // The elements' bytes, one run after another.
 std::vector<uint8_t> contents(const TensorView& view);
+
+// Elements of these bytes are -0.0, or odd to see where they are integers; shorter types repeat them.
+std::array<uint8_t, 4> canary(DType type);
 
 // Fills the whole memory with a pattern (-0.0 for floats) that an output may not disturb outside its
 // elements.

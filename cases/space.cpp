@@ -106,6 +106,9 @@ Factor holes() {
                                    Holes::kAll, Holes::kHuge});
 }
 
+Factor batch_invariance() {
+  return member("batch_invariant", &Case::batch_invariant, std::vector<bool>{false, true});
+}
 Factor duplicates() { return member("duplicates", &Case::duplicates, std::vector<bool>{false, true}); }
 Factor layouts() {
   return member("layout", &Case::layout, std::vector<Layout>{Layout::kContiguous, Layout::kViews});
@@ -222,12 +225,15 @@ Factor indexers() {
 std::vector<Factor> factors_of(Op op, const Sizes& s) {
   switch (op) {
     case Op::kDenseDecode:
-      return {heads(s), widths(s), tokens(s), batches(s), dense_types(), kv_heads(),         masks(),
-              pages(),  lengths(), sinks(),   holes(),    layouts(),     optional_outputs(), numbers()};
+      return {heads(s),           widths(s),  tokens(s),         batches(s),
+              dense_types(),      kv_heads(), masks(),           pages(),
+              lengths(),          sinks(),    holes(),           layouts(),
+              optional_outputs(), numbers(),  batch_invariance()};
     case Op::kSparseDecode:
-      return {records(op), heads(s),           widths(s),       extra_widths(), tokens(s), batches(s),
-              pages(),     lengths(),          extra_lengths(), sinks(),        holes(),   duplicates(),
-              layouts(),   optional_outputs(), numbers(),       descriptions()};
+      return {records(op),    heads(s),          widths(s), extra_widths(),     tokens(s),
+              batches(s),     pages(),           lengths(), extra_lengths(),    sinks(),
+              holes(),        duplicates(),      layouts(), optional_outputs(), numbers(),
+              descriptions(), batch_invariance()};
     case Op::kSparsePrefillFwd:
       return {member("d", &Case::d_qk, std::vector<int64_t>{576, 512}),
               heads(s),

@@ -81,7 +81,7 @@ int run_bench(const BenchOptions& options) {
   JsonFile json(options.json);
   const std::vector<Case> list = chosen_cases(options.match);
   if (list.empty()) throw UsageError(fmt::format("no case matches '{}'", options.match));
-  check_kernel_name(options.plan.kernel, list);
+  check_kernel_name(options.plan.kernel, list, Device::cpu());
   std::vector<Timed> timed;
   {
     Progress progress(static_cast<int>(list.size()));

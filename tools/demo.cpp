@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "cases/sets.h"
+#include "tools/device.h"
 #include "tools/layer.h"
 #include "tools/measure.h"
 #include "tools/permutes.h"
@@ -16,14 +17,14 @@
 namespace tilewise::tools {
 namespace {
 
-std::vector<Row> all_rows(const PlanOptions& options) {
+std::vector<Row> all_rows(const Device& device, const PlanOptions& options) {
   const std::vector<cases::Case> list = cases::demo_cases();
   Progress progress(kLayerSteps + static_cast<int>(list.size()) + kPermuteSteps);
   const auto step = [&](const std::string& what) { progress.step(what); };
-  std::vector<Row> rows = run_layer(options, step);
+  std::vector<Row> rows = run_layer(device, options, step);
   for (const cases::Case& c : list) {
     step(cases::name(c));
-    rows.push_back(measure(c, options));
+    rows.push_back(measure(c, device, options));
   }
   for (Row& row : run_permutes(step)) rows.push_back(std::move(row));
   return rows;
@@ -33,12 +34,13 @@ std::vector<Row> all_rows(const PlanOptions& options) {
 
 int run_demo(const DemoOptions& options) {
   JsonFile json(options.json);
-  check_kernel_name(options.plan.kernel, cases::demo_cases());
+  const Device device = device_named(options.device);
+  check_kernel_name(options.plan.kernel, cases::demo_cases(), device);
   const auto start = std::chrono::steady_clock::now();
-  const std::vector<Row> rows = all_rows(options.plan);
+  const std::vector<Row> rows = all_rows(device, options.plan);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
 
-  std::string text = fmt::format("tilewise demo on {}\n\n{}\n", to_string(Device::cpu()), to_table(rows));
+  std::string text = fmt::format("tilewise demo on {}\n\n{}\n", to_string(device), to_table(rows));
   text += "error: the largest difference from the double-precision oracle where it is nearest to its bound\n";
   int64_t broken = 0;
   for (const Row& row : rows) {
@@ -49,7 +51,7 @@ int run_demo(const DemoOptions& options) {
   text += fmt::format("{} of {} results are within their bounds; {:.0f} s\n",
                       static_cast<int64_t>(rows.size()) - broken, rows.size(), seconds.count());
   std::fputs(text.c_str(), stdout);
-  json.write({{"device", to_string(Device::cpu())}, {"ok", broken == 0}, {"rows", to_json(rows)}});
+  json.write({{"device", to_string(device)}, {"ok", broken == 0}, {"rows", to_json(rows)}});
   return broken == 0 ? 0 : 1;
 }
 

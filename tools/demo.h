@@ -10,6 +10,7 @@ namespace tilewise::tools {
 struct DemoOptions {
   std::string json;  // file to write, or empty
   PlanOptions plan;
+  std::string device = "cpu";
 };
 
 // The program's exit status: 1 when a result is outside its bound. Throws UsageError when there is no such

@@ -12,6 +12,7 @@
 #include "cases/sets.h"
 #include "cases/support_table.h"
 #include "tilewise/c_api.h"
+#include "tools/device.h"
 #include "tools/report.h"
 
 namespace tilewise::tools {
@@ -89,7 +90,7 @@ std::string case_names() {
 }  // namespace
 
 int run_info(const InfoOptions& options) {
-  const Device device = Device::cpu();
+  const Device device = device_named(options.device);
   if (options.support_table) print(cases::support_table());
   if (options.list_cases) print(case_names());
   if (!options.explain.empty()) explain(options.explain, device);

@@ -9,6 +9,7 @@ struct InfoOptions {
   std::string explain;  // a case's or an operator's name, or empty
   bool support_table = false;
   bool list_cases = false;
+  std::string device = "cpu";
 };
 
 // The program's exit status. Throws UsageError when there is nothing of the name to explain, and

@@ -88,7 +88,8 @@ class LayerOutput {
 };
 
 // Writes every slot of the cache, in random order, and compares the cache's bytes with the oracle's.
-Row fill_by_append(CaseData& data, const char* name, Record record, const PlanOptions& options) {
+Row fill_by_append(CaseData& data, const char* name, Record record, const Device& device,
+                   const PlanOptions& options) {
   cases::Operand& cache = data.operand(name);
   const int64_t slots = cache.view.size(0) * cache.view.size(1);
   const cases::Stream64 random = cases::Stream64{7}.child(name);
@@ -107,15 +108,14 @@ Row fill_by_append(CaseData& data, const char* name, Record record, const PlanOp
   args.cache = cache.view;
   args.slots = {targets.data(), DType::kInt64, {slots}};
   args.record = record;
-  const Plan made = plan(args, Device::cpu(), options);
-  const OwnedWorkspace workspace(made.workspace_bytes());
+  const Plan made = cases::plan_case(args, device, options);
 
   Row row;
   row.op = made.op();
   row.records = record_name(record);
   row.shape = fmt::format("n{} d512", slots);
   row.kernel = made.kernel();
-  row.milliseconds = median_milliseconds([&] { run(made, args, workspace); });
+  row.milliseconds = run_and_time(made, args);
   const int64_t bytes = slots * (512 * 2 + 8 + record_bytes(record, 512));
   row.rate = static_cast<double>(bytes) * 1e-6 / std::max(row.milliseconds, 1e-6);
   row.unit = "GB/s";
@@ -128,35 +128,33 @@ Row fill_by_append(CaseData& data, const char* name, Record record, const PlanOp
 }
 
 // A call on the range of the layer's output that its arguments view, still to be judged.
-template <class T>
-Row run_part(const CaseData& data, const T& args, const PlanOptions& options) {
-  const Plan made = plan(args, Device::cpu(), options);
-  const OwnedWorkspace workspace(made.workspace_bytes());
-  const double milliseconds = median_milliseconds([&] { run(made, args, workspace); });
-  return describe_call(data, made, milliseconds);
+Row run_part(const CaseData& data, const Args& args, const Device& device, const PlanOptions& options) {
+  const Plan made = cases::plan_case(args, device, options);
+  return describe_call(data, made, run_and_time(made, args));
 }
 
 }  // namespace
 
-std::vector<Row> run_layer(const PlanOptions& options, const std::function<void(const std::string&)>& step) {
+std::vector<Row> run_layer(const Device& device, const PlanOptions& options,
+                           const std::function<void(const std::string&)>& step) {
   const CaseData prompt = cases::make(prompt_case());
   CaseData decode = cases::make(decode_case());
   const LayerOutput output;
   std::vector<Row> rows;
 
   step("append_kv into the window's cache (v41_fp8)");
-  rows.push_back(fill_by_append(decode, "kv_cache", Record::kV41Fp8, options));
+  rows.push_back(fill_by_append(decode, "kv_cache", Record::kV41Fp8, device, options));
   step("append_kv into the compressed cache (v41_fp4)");
-  rows.push_back(fill_by_append(decode, "extra_cache", Record::kV41Fp4, options));
+  rows.push_back(fill_by_append(decode, "extra_cache", Record::kV41Fp4, device, options));
 
   auto prompt_args = std::get<FusedPrefillArgs>(prompt.args());
   output.give(prompt_args, 0, kPromptTokens);
   auto decode_args = std::get<FusedDecodeArgs>(decode.args());
   output.give(decode_args, kPromptTokens, kDecodedTokens);
   step(cases::name(prompt.what()));
-  Row first = run_part(prompt, prompt_args, options);
+  Row first = run_part(prompt, prompt_args, device, options);
   step(cases::name(decode.what()));
-  Row second = run_part(decode, decode_args, options);
+  Row second = run_part(decode, decode_args, device, options);
 
   // Judged when both are done: neither may have touched the other's tokens, nor the padding.
   first.comparison = cases::worst(cases::judge(prompt_args, cases::truth_of(prompt_args)));

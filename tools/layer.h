@@ -14,6 +14,7 @@ inline constexpr int kLayerSteps = 4;
 
 // Appends tokens to the layer's two caches, then attends for the tokens of a prompt and for decoded ones,
 // both into one pair of outputs. `step` is told of each call.
-std::vector<Row> run_layer(const PlanOptions& options, const std::function<void(const std::string&)>& step);
+std::vector<Row> run_layer(const Device& device, const PlanOptions& options,
+                           const std::function<void(const std::string&)>& step);
 
 }  // namespace tilewise::tools

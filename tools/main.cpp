@@ -44,6 +44,10 @@ void add_kernel(CLI::App& command, std::string& kernel, const char* meaning) {
   command.add_option("--kernel", kernel, meaning)->check(not_empty);
 }
 
+void add_device(CLI::App& command, std::string& device) {
+  command.add_option("--device", device, "cpu (default), cuda or cuda:<number>")->check(not_empty);
+}
+
 void add_plan_options(CLI::App& command, tilewise::PlanOptions& options) {
   add_kernel(command, options.kernel, "Kernel to use in all calls, for example cpu_avx2");
   add_threads(command, options.threads);
@@ -62,6 +66,7 @@ CLI::App* add_demo(CLI::App& app, Command& command) {
       "demo", "Run model-like calls of every operator, compare each with the oracle, time it");
   add_json(*added, options->json);
   add_plan_options(*added, options->plan);
+  add_device(*added, options->device);
   command = [options] { return tools::run_demo(*options); };
   return added;
 }
@@ -76,6 +81,7 @@ CLI::App* add_info(CLI::App& app, Command& command) {
   added->add_flag("--cases", options->list_cases, "List the names of all cases");
   added->add_flag("--support-table", options->support_table,
                   "Print the README's table of operators and kernels");
+  add_device(*added, options->device);
   command = [options] { return tools::run_info(*options); };
   return added;
 }
@@ -95,6 +101,7 @@ CLI::App* add_verify(CLI::App& app, Command& command) {
   add_kernel(*added, options->kernel, "Only this kernel");
   add_threads(*added, options->threads);
   add_json(*added, options->json);
+  add_device(*added, options->device);
   command = [options] { return tools::run_verify(*options); };
   return added;
 }

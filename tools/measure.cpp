@@ -8,7 +8,9 @@
 #include <set>
 #include <string_view>
 
+#include "cases/gpu.h"
 #include "core/check.h"
+#include "core/kernel_table.h"
 
 namespace tilewise::tools {
 namespace {
@@ -54,6 +56,23 @@ Timing time_runs(const std::function<void()>& run, int runs, double least_millis
 
 double median_milliseconds(const std::function<void()>& run) { return time_runs(run, 3, 0).median; }
 
+double run_and_time(const Plan& plan, const cases::Args& args) {
+  const Device& device = plan.state().device;
+  if (device.id.type == DeviceType::kCpu) {
+    const OwnedWorkspace workspace(plan.workspace_bytes());
+    return median_milliseconds([&] { cases::run_case(plan, args, workspace); });
+  }
+  cases::GpuMirror mirror(args, device, plan.workspace_bytes());
+  mirror.upload();
+  const double milliseconds = median_milliseconds([&] {
+    mirror.run(plan);
+    mirror.wait();
+  });
+  const std::string disturbed = mirror.download();
+  if (!disturbed.empty()) throw Error(plan.op() + ": " + disturbed);
+  return milliseconds;
+}
+
 Row describe_call(const cases::CaseData& data, const Plan& plan, double milliseconds) {
   const Case& c = data.what();
   const cases::Work work = cases::work(data);
@@ -75,26 +94,24 @@ void check_kernel_name(const std::string& kernel, const std::vector<std::string>
   throw UsageError(fmt::format("--kernel must be {}, got {}", either_of(names), kernel));
 }
 
-void check_kernel_name(const std::string& kernel, const std::vector<Case>& list) {
+void check_kernel_name(const std::string& kernel, const std::vector<Case>& list, const Device& device) {
   if (kernel.empty()) return;
   std::set<cases::Op> seen;
   std::vector<std::string> known;
   for (const Case& c : list) {
     if (!seen.insert(c.op).second) continue;
-    for (const KernelVerdict& v : cases::explain_case(cases::make(c).args(), Device::cpu())) {
+    for (const KernelVerdict& v : cases::explain_case(cases::make(c).args(), device)) {
       if (std::find(known.begin(), known.end(), v.kernel) == known.end()) known.push_back(v.kernel);
     }
   }
   check_kernel_name(kernel, known);
 }
 
-Row measure(const Case& c, const PlanOptions& options) {
+Row measure(const Case& c, const Device& device, const PlanOptions& options) {
   const cases::CaseData data = cases::make(c);
   const cases::Args args = data.args();
-  const Plan plan = cases::plan_case(args, Device::cpu(), options);
-  const OwnedWorkspace workspace(plan.workspace_bytes());
-  const double milliseconds = median_milliseconds([&] { cases::run_case(plan, args, workspace); });
-  Row row = describe_call(data, plan, milliseconds);
+  const Plan plan = cases::plan_case(args, device, options);
+  Row row = describe_call(data, plan, run_and_time(plan, args));
   row.comparison = cases::worst(cases::judge(data, cases::truth_of(data)));
   return row;
 }

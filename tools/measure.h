@@ -23,6 +23,10 @@ Timing time_runs(const std::function<void()>& run, int runs, double least_millis
 // Median of some runs after a first one, in milliseconds.
 double median_milliseconds(const std::function<void()>& run);
 
+// Runs a call some times on the plan's device and gives the median in milliseconds, a GPU's without the
+// copies of its tensors. Throws Error where memory beside them was written there.
+double run_and_time(const Plan& plan, const cases::Args& args);
+
 // The call's name, shape and rate in a row that has no comparison yet. Attention is counted in arithmetic,
 // all else in bytes.
 Row describe_call(const cases::CaseData& data, const Plan& plan, double milliseconds);
@@ -30,9 +34,9 @@ Row describe_call(const cases::CaseData& data, const Plan& plan, double millisec
 // Throws UsageError where `kernel`, as the command line has it, is none of `known`.
 void check_kernel_name(const std::string& kernel, const std::vector<std::string>& known);
 // The same for the tables of the cases' operators; an empty name is none that was asked for.
-void check_kernel_name(const std::string& kernel, const std::vector<cases::Case>& list);
+void check_kernel_name(const std::string& kernel, const std::vector<cases::Case>& list, const Device& device);
 
 // Runs and judges a case on tensors of its own.
-Row measure(const cases::Case& c, const PlanOptions& options);
+Row measure(const cases::Case& c, const Device& device, const PlanOptions& options);
 
 }  // namespace tilewise::tools

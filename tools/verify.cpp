@@ -12,6 +12,7 @@
 
 #include "cases/judge.h"
 #include "cases/sets.h"
+#include "tools/device.h"
 #include "tools/measure.h"
 
 namespace tilewise::tools {
@@ -166,8 +167,8 @@ int run_verify(const VerifyOptions& options) {
   JsonFile json(options.json);
   const std::vector<Case> list = chosen_cases(options);
   if (list.empty()) throw UsageError(fmt::format("no case of the set {} matches", options.set));
-  check_kernel_name(options.kernel, list);
-  const Device device = Device::cpu();
+  const Device device = device_named(options.device);
+  check_kernel_name(options.kernel, list, device);
   const auto start = std::chrono::steady_clock::now();
   Verification found;
   {

@@ -20,6 +20,7 @@ struct VerifyOptions {
   std::string match;                   // a regular expression that the cases' names must match, or empty
   std::string kernel;                  // the only one to run, or empty
   int threads = 0;
+  std::string device = "cpu";
   std::string json;  // file to write, or empty
 };
 

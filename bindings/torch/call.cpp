@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <unordered_map>
 
 namespace tilewise::bindings {
 namespace {
@@ -44,7 +45,12 @@ void set_num_threads(int64_t threads) {
 }
 
 Device device_for(DeviceId id) {
-  if (id.type != DeviceType::kCpu) return {.id = id};
+  if (id.type == DeviceType::kCuda) {
+    static thread_local std::unordered_map<int32_t, Device> known;
+    const auto found = known.find(id.index);
+    return found != known.end() ? found->second
+                                : known.emplace(id.index, Device::cuda(id.index)).first->second;
+  }
   static const Device cpu = Device::cpu();
   Device device = cpu;
   device.threads = num_threads();

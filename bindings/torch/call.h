@@ -43,7 +43,11 @@ void call(const Args& args, DeviceId id) {
 }
 
 // The weight permutations need neither plan nor workspace.
-inline void call(const PermuteQBProjArgs& args, DeviceId) { permute_q_b_proj(args); }
-inline void call(const PermuteWvProjArgs& args, DeviceId) { permute_wv_proj(args); }
+inline void call(const PermuteQBProjArgs& args, DeviceId id) {
+  permute_q_b_proj(args, DeviceScope(id).stream());
+}
+inline void call(const PermuteWvProjArgs& args, DeviceId id) {
+  permute_wv_proj(args, DeviceScope(id).stream());
+}
 
 }  // namespace tilewise::bindings

@@ -32,15 +32,23 @@ enum CpuFeature : uint32_t {
 struct Device {
   DeviceId id;
   uint32_t cpu_features = kCpuBaseline;
-  int32_t threads = 1;  ///< threads that an operator uses unless PlanOptions says otherwise
+  int32_t threads = 1;  ///< CPU threads that an operator uses unless PlanOptions says otherwise
+  // The next three are 0 for a CPU.
+  int32_t cuda_capability = 0;    ///< compute capability: 90 for 9.0
+  int32_t cuda_sms = 0;           ///< multiprocessors
+  int32_t cuda_shared_bytes = 0;  ///< shared memory that one block of threads may have
 
   /// This machine's CPU, with its features asked for at run time and OpenMP's thread limit.
   static Device cpu();
+  /// A GPU of this machine. Throws Error when the library was built without CUDA, and CudaError when there is
+  /// no such GPU.
+  static Device cuda(int32_t index = 0);
 
   bool operator==(const Device&) const = default;
 };
 
-/// One printable line, for example "cpu, 2 threads, baseline sse4 avx2 avx512".
+/// One printable line, for example "cpu, 2 threads, baseline sse4 avx2 avx512" or
+/// "cuda:0, compute capability 9.0, 132 multiprocessors, 232448 B shared memory".
 std::string to_string(const Device& device);
 
 }  // namespace tilewise

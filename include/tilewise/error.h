@@ -19,4 +19,11 @@ class InvalidArgument : public Error {
   using Error::Error;
 };
 
+/// A CUDA call failed. The text names the operator, the kernel and its launch shape where there is one, and
+/// CUDA's own message.
+class CudaError : public Error {
+ public:
+  using Error::Error;
+};
+
 }  // namespace tilewise

@@ -1,8 +1,6 @@
 #include "core/amx_permission.h"
 
 #include <cstdint>
-#include <cstdlib>
-#include <string_view>
 
 #if defined(__x86_64__) && defined(__linux__)
 #include <cpuid.h>
@@ -45,11 +43,7 @@ bool ask_for_tile_registers() { return false; }
 }  // namespace
 
 bool amx_is_usable() {
-  static const bool usable = [] {
-    const char* wanted = std::getenv("TILEWISE_AMX");
-    return wanted != nullptr && std::string_view(wanted) == "1" && has_amx_and_avx512() &&
-           ask_for_tile_registers();
-  }();
+  static const bool usable = has_amx_and_avx512() && ask_for_tile_registers();
   return usable;
 }
 

@@ -3,7 +3,7 @@
 
 namespace tilewise {
 
-/// Where the environment's TILEWISE_AMX is 1, asks the processor and, once a process, the operating system.
+/// Asks the processor and, once a process, the operating system.
 bool amx_is_usable();
 
 }  // namespace tilewise

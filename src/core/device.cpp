@@ -40,7 +40,11 @@ Device Device::cpu() {
 
 std::string to_string(const Device& device) {
   std::string text = to_string(device.id);
-  if (device.id.type != DeviceType::kCpu) return text;
+  if (device.id.type == DeviceType::kCuda) {
+    return text + fmt::format(", compute capability {}.{}, {} multiprocessors, {} B shared memory",
+                              device.cuda_capability / 10, device.cuda_capability % 10, device.cuda_sms,
+                              device.cuda_shared_bytes);
+  }
   text += fmt::format(", {} thread{},", device.threads, device.threads == 1 ? "" : "s");
   for (const Feature& feature : kFeatures) {
     if ((device.cpu_features & feature.bit) != 0) text += fmt::format(" {}", feature.name);

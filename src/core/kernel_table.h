@@ -29,6 +29,13 @@ struct PlanState {
   virtual std::string describe() const = 0;
 };
 
+/// Where a call runs: its booked workspace, its work queue, its device.
+struct RunPlace {
+  void* workspace = nullptr;
+  Stream stream;
+  DeviceId device;
+};
+
 template <class F>
 class Kernel {
  public:
@@ -36,10 +43,11 @@ class Kernel {
   virtual const std::string& name() const = 0;
   /// Nothing when the kernel runs this problem on this device, otherwise the reason why not.
   virtual std::optional<std::string> refusal(const typename F::Shape& shape, const Device& device) const = 0;
-  /// Uses at most `threads`.
-  virtual typename F::KernelPlan plan(const typename F::Shape& shape, int threads, Ledger& ledger) const = 0;
-  virtual void run(const typename F::Problem& problem, const typename F::KernelPlan& plan, void* workspace,
-                   Stream stream) const = 0;
+  /// Uses at most device.threads CPU threads.
+  virtual typename F::KernelPlan plan(const typename F::Shape& shape, const Device& device,
+                                      Ledger& ledger) const = 0;
+  virtual void run(const typename F::Problem& problem, const typename F::KernelPlan& plan,
+                   const RunPlace& place) const = 0;
 };
 
 template <class F>
@@ -115,8 +123,9 @@ Plan make_plan(KernelTable<F> table, const typename F::Shape& shape, const Devic
   state->device = device;
   state->shape = shape;
   Ledger ledger;
-  const int threads = options.threads > 0 ? options.threads : device.threads;
-  state->kernel_plan = state->row->plan(shape, threads, ledger);
+  Device used = device;
+  if (options.threads > 0) used.threads = options.threads;
+  state->kernel_plan = state->row->plan(shape, used, ledger);
   state->threads = state->kernel_plan.threads;
   state->workspace_bytes = ledger.bytes();
   return Plan(std::move(state));
@@ -127,7 +136,7 @@ void run_plan(const Plan& plan, const typename F::Problem& problem, Workspace wo
   const auto* state = dynamic_cast<const PlanOf<F>*>(&plan.state());
   if (state == nullptr || !(state->shape == problem.shape)) refuse_other_plan(problem.shape.op, plan.state());
   check_workspace(*state, workspace);
-  state->row->run(problem, state->kernel_plan, workspace.data, stream);
+  state->row->run(problem, state->kernel_plan, {workspace.data, stream, state->device.id});
 }
 
 }  // namespace tilewise

@@ -60,11 +60,11 @@ class CombineKernel final : public Kernel<Combine> {
   std::optional<std::string> refusal(const CombineShape&, const Device& device) const override {
     return isa_refusal(isa_, device);
   }
-  RowsPlan plan(const CombineShape& shape, int threads, Ledger&) const override {
-    return {useful_threads(threads, shape.s_q * shape.h_q)};
+  RowsPlan plan(const CombineShape& shape, const Device& device, Ledger&) const override {
+    return {useful_threads(device.threads, shape.s_q * shape.h_q)};
   }
 
-  void run(const CombineProblem& problem, const RowsPlan& plan, void*, Stream) const override {
+  void run(const CombineProblem& problem, const RowsPlan& plan, const RunPlace&) const override {
     const CombineShape& shape = problem.shape;
     const int64_t rows = shape.s_q * shape.h_q;
 #pragma omp parallel for num_threads(plan.threads) schedule(static)

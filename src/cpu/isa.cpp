@@ -59,7 +59,7 @@ std::vector<Isa> make_tile_isas() {
 const char* feature_text(CpuFeature feature) {
   switch (feature) {
     case kCpuAmxBf16:
-      return "AMX-BF16 with AVX-512 BF16, the operating system's permission, and TILEWISE_AMX=1";
+      return "AMX-BF16 with AVX-512 BF16, and the operating system's permission";
     case kCpuAvx512:
       return "AVX-512 (F, BW, CD, DQ, VL)";
     case kCpuAvx2:

@@ -23,12 +23,12 @@ class KvMoveKernel final : public Kernel<KvMoveFamily> {
   std::optional<std::string> refusal(const KvMoveShape&, const Device& device) const override {
     return isa_refusal(isa_, device);
   }
-  RowsPlan plan(const KvMoveShape& shape, int threads, Ledger&) const override {
+  RowsPlan plan(const KvMoveShape& shape, const Device& device, Ledger&) const override {
     const int64_t rows = shape.move == KvMove::kAppend ? shape.n : shape.num_blocks * shape.page;
-    return {useful_threads(threads, rows)};
+    return {useful_threads(device.threads, rows)};
   }
 
-  void run(const KvMoveProblem& problem, const RowsPlan& plan, void*, Stream) const override {
+  void run(const KvMoveProblem& problem, const RowsPlan& plan, const RunPlace&) const override {
     switch (problem.shape.move) {
       case KvMove::kQuantize:
         return quantize(problem, plan.threads);

@@ -97,64 +97,112 @@ TW_HD constexpr void encode_columns(const RecordSpec& spec, const Segment& segme
   }
 }
 
-// Quantises one token, x [d], and writes every byte of it, padding too. page_base is the page's first byte,
-// page its size in tokens, offset the token's place in it.
-TW_HD constexpr void encode_row(const RecordSpec& spec, const BF16* x, uint8_t* page_base, int64_t page,
-                                int64_t offset) {
+// A token is written and read in units that do not depend on each other: the groups of each segment (all of a
+// segment that has none is cut like the others), and the padding behind the scales.
+inline constexpr int32_t kPlainUnit = 16;  // columns of a unit where nothing is scaled
+
+TW_HD constexpr int32_t unit_columns(const RecordSpec& spec, const Segment& segment) {
+  return segment.scaled || segment.through_groups ? spec.scales.group : kPlainUnit;
+}
+TW_HD constexpr int32_t units_of(const RecordSpec& spec, const Segment& segment) {
+  const int32_t n = unit_columns(spec, segment);
+  return (segment.columns + n - 1) / n;
+}
+TW_HD constexpr int32_t num_units(const RecordSpec& spec) {
+  int32_t units = 0;
+  for (int32_t k = 0; k < spec.num_segments; ++k) units += units_of(spec, spec.segments[k]);
+  return units;
+}
+
+// A unit's segment and columns [first, first + n) in it.
+struct UnitPlace {
+  int32_t segment;
+  int32_t first;
+  int32_t n;
+};
+TW_HD constexpr UnitPlace unit_place(const RecordSpec& spec, int32_t unit) {
+  int32_t k = 0;
+  while (k + 1 < spec.num_segments && unit >= units_of(spec, spec.segments[k])) {
+    unit -= units_of(spec, spec.segments[k]);
+    ++k;
+  }
+  const int32_t step = unit_columns(spec, spec.segments[k]);
+  const int32_t left = spec.segments[k].columns - unit * step;
+  return {k, unit * step, left < step ? left : step};
+}
+
+// Writes one unit of a token, x [d]. page_base is the page's first byte, page its size in tokens, offset the
+// token's place in it.
+TW_HD constexpr void encode_unit(const RecordSpec& spec, const BF16* x, uint8_t* page_base, int64_t page,
+                                 int64_t offset, int32_t unit) {
   const Scales& scales = spec.scales;
-  for (int32_t k = 0; k < spec.num_segments; ++k) {
-    const Segment& segment = spec.segments[k];
-    const BF16* columns = x + segment.first;
-    uint8_t* row = plane_row(page_base, page, spec, segment.plane, offset) + segment.offset;
-    if (!segment.scaled && !segment.through_groups) {
-      encode_columns(spec, segment, columns, 0, segment.columns, 1.0f, row);
-      continue;
-    }
-    uint8_t* scale_row = plane_row(page_base, page, spec, scales.plane, offset);
-    for (int32_t s = 0; s < segment.columns / scales.group; ++s) {
-      const int32_t first = s * scales.group;
-      const uint32_t stored = group_scale(scales, columns + first);
-      if (segment.scaled) {
-        uint8_t* place = scale_row + scale_offset(scales, s);
-        if (scales.type == ScaleType::kFp32) {
-          store_u32(place, stored);
-        } else {
-          *place = static_cast<uint8_t>(stored);
-        }
+  const UnitPlace at = unit_place(spec, unit);
+  const Segment& segment = spec.segments[at.segment];
+  const BF16* columns = x + segment.first;
+  uint8_t* row = plane_row(page_base, page, spec, segment.plane, offset) + segment.offset;
+  float scale = 1.0f;
+  if (segment.scaled || segment.through_groups) {
+    const uint32_t stored = group_scale(scales, columns + at.first);
+    scale = scale_value(scales.type, stored);
+    if (segment.scaled) {
+      uint8_t* place = plane_row(page_base, page, spec, scales.plane, offset) +
+                       scale_offset(scales, at.first / scales.group);
+      if (scales.type == ScaleType::kFp32) {
+        store_u32(place, stored);
+      } else {
+        *place = static_cast<uint8_t>(stored);
       }
-      encode_columns(spec, segment, columns, first, scales.group, scale_value(scales.type, stored), row);
     }
   }
-  if (scales.padding > 0) {
-    uint8_t* end = plane_row(page_base, page, spec, scales.plane, offset) + scales.offset +
-                   num_scales(spec) * scale_bytes(scales.type);
-    for (int32_t i = 0; i < scales.padding; ++i) end[i] = 0;
+  encode_columns(spec, segment, columns, at.first, at.n, scale, row);
+}
+
+TW_HD constexpr void encode_padding(const RecordSpec& spec, uint8_t* page_base, int64_t page,
+                                    int64_t offset) {
+  uint8_t* end = plane_row(page_base, page, spec, spec.scales.plane, offset) + spec.scales.offset +
+                 num_scales(spec) * scale_bytes(spec.scales.type);
+  for (int32_t i = 0; i < spec.scales.padding; ++i) end[i] = 0;
+}
+
+// Quantises one token and writes every byte of it, padding too.
+TW_HD constexpr void encode_row(const RecordSpec& spec, const BF16* x, uint8_t* page_base, int64_t page,
+                                int64_t offset) {
+  for (int32_t unit = 0; unit < num_units(spec); ++unit) {
+    encode_unit(spec, x, page_base, page, offset, unit);
+  }
+  if (spec.scales.padding > 0) encode_padding(spec, page_base, page, offset);
+}
+
+// Reads one unit of a token into out [d].
+TW_HD constexpr void decode_unit(const RecordSpec& spec, const uint8_t* page_base, int64_t page,
+                                 int64_t offset, int32_t unit, BF16* out) {
+  const Scales& scales = spec.scales;
+  const UnitPlace at = unit_place(spec, unit);
+  const Segment& segment = spec.segments[at.segment];
+  const uint8_t* row = plane_row(page_base, page, spec, segment.plane, offset) + segment.offset;
+  float scale = 1.0f;
+  if (segment.scaled) {
+    const uint8_t* place = plane_row(page_base, page, spec, scales.plane, offset) +
+                           scale_offset(scales, at.first / scales.group);
+    scale = scale_value(scales.type, scales.type == ScaleType::kFp32 ? load_u32(place) : *place);
+  }
+  for (int32_t i = at.first; i < at.first + at.n; ++i) {
+    BF16& value = out[segment.first + i];
+    if (segment.element == Element::kBf16) {
+      value.bits = load_u16(row + 2 * i);
+    } else if (segment.element == Element::kE4m3) {
+      value = element_value(segment.element, row[i], scale);
+    } else {
+      value = element_value(segment.element, static_cast<uint8_t>(row[i / 2] >> (4 * (i % 2))), scale);
+    }
   }
 }
 
 // Reads one token into out [d].
 TW_HD constexpr void decode_row(const RecordSpec& spec, const uint8_t* page_base, int64_t page,
                                 int64_t offset, BF16* out) {
-  const Scales& scales = spec.scales;
-  const uint8_t* scale_row = plane_row(page_base, page, spec, scales.plane, offset);
-  for (int32_t k = 0; k < spec.num_segments; ++k) {
-    const Segment& segment = spec.segments[k];
-    const uint8_t* row = plane_row(page_base, page, spec, segment.plane, offset) + segment.offset;
-    float scale = 1.0f;
-    for (int32_t i = 0; i < segment.columns; ++i) {
-      if (segment.scaled && i % scales.group == 0) {
-        const uint8_t* place = scale_row + scale_offset(scales, i / scales.group);
-        scale = scale_value(scales.type, scales.type == ScaleType::kFp32 ? load_u32(place) : *place);
-      }
-      BF16& value = out[segment.first + i];
-      if (segment.element == Element::kBf16) {
-        value.bits = load_u16(row + 2 * i);
-      } else if (segment.element == Element::kE4m3) {
-        value = element_value(segment.element, row[i], scale);
-      } else {
-        value = element_value(segment.element, static_cast<uint8_t>(row[i / 2] >> (4 * (i % 2))), scale);
-      }
-    }
+  for (int32_t unit = 0; unit < num_units(spec); ++unit) {
+    decode_unit(spec, page_base, page, offset, unit, out);
   }
 }
 

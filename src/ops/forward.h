@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <string>
 
+#include "core/host_device.h"
 #include "tilewise/kv_format.h"
 #include "tilewise/mask.h"
 #include "tilewise/tensor.h"
+#include "visit/query_tile.h"
 
 namespace tilewise {
 
@@ -30,8 +32,8 @@ struct CacheShape {
   bool operator==(const CacheShape&) const = default;
 };
 
-struct ForwardShape {
-  std::string op;
+/// Sizes and options, plain data that kernels take as it is.
+struct ForwardSizes {
   int64_t batch = 1;  // requests; 1 for prefill and fused
   int64_t s_q = 0;    // query tokens a request
   int64_t h_q = 0;
@@ -62,10 +64,28 @@ struct ForwardShape {
   Epilogue epilogue = Epilogue::kStore;
   int64_t num_splits = 1;  // of kPartials
 
+  bool batch_invariant = true;  // keys are cut into pieces by the row's own length alone
+
+  bool operator==(const ForwardSizes&) const = default;
+};
+
+struct ForwardShape : ForwardSizes {
+  std::string op;
+
   bool operator==(const ForwardShape&) const = default;
 };
 
 std::string describe(const ForwardShape& shape);
+
+/// A shape's query tiles of at most `tile_rows` rows.
+inline visit::QueryTiles query_tiles(const ForwardShape& shape, int64_t tile_rows) {
+  return {.batch = shape.batch,
+          .groups = shape.dense ? 1 : shape.s_q,
+          .tokens = shape.dense ? shape.s_q : 1,
+          .h_kv = shape.h_kv,
+          .heads = shape.h_q / shape.h_kv,
+          .tile_rows = tile_rows};
+}
 
 /// Pointers and strides of one cache. Index strides count elements, the others bytes.
 struct CacheTensors {
@@ -91,7 +111,9 @@ struct RowTensor {
   int64_t stride_s = 0;
   int64_t stride_h = 0;
 
-  T* at(int64_t b, int64_t s, int64_t h) const { return data + b * stride_b + s * stride_s + h * stride_h; }
+  TW_HD constexpr T* at(int64_t b, int64_t s, int64_t h) const {
+    return data + b * stride_b + s * stride_s + h * stride_h;
+  }
 };
 
 /// The outputs of the epilogues that cast.
@@ -103,9 +125,8 @@ struct Fp8Tensors {
   int64_t sf_stride_c = 0;
 };
 
-struct ForwardProblem : Fp8Tensors {
-  ForwardShape shape;
-
+/// Pointers and strides, plain data too.
+struct ForwardTensors : Fp8Tensors {
   // [b, s_q, h_q, d_qk] of q_dtype (1 or 2 bytes an element, strides in elements); fused: [s_q, h_q * 512]
   // permuted, stride_h unused.
   const void* q = nullptr;
@@ -137,8 +158,14 @@ struct ForwardProblem : Fp8Tensors {
   int64_t split_stride_lse = 0;  // in elements
 };
 
+struct ForwardProblem : ForwardTensors {
+  ForwardShape shape;
+};
+
 /// How a forward kernel cuts its problem; offsets are those of the workspace ledger.
 struct ForwardPlan {
+  int32_t config = 0;        // row of the backend's table of tile shapes, where it has one
+  int64_t min_piece = 0;     // CUDA: KV tiles of a piece at least
   int64_t tile_rows = 0;     // query rows that share one decoded KV tile
   int64_t tile_keys = 0;     // keys decoded at a time
   int64_t num_tiles = 0;     // query tiles in the whole problem

@@ -1,13 +1,35 @@
 // The kernel tables: each operator family's kernels of all backends, best first.
+#include <vector>
+
 #include "cpu/combine.h"
 #include "cpu/forward/kernel.h"
 #include "cpu/kv_move.h"
+#include "cuda/kernels.h"
 #include "ops/tables.h"
 
 namespace tilewise {
+namespace {
 
-KernelTable<Forward> forward_kernels() { return cpu::forward_kernels(); }
-KernelTable<Combine> combine_kernels() { return cpu::combine_kernels(); }
-KernelTable<KvMoveFamily> kv_move_kernels() { return cpu::kv_move_kernels(); }
+template <class F>
+std::vector<const Kernel<F>*> joined(KernelTable<F> gpu, KernelTable<F> cpu) {
+  std::vector<const Kernel<F>*> rows(gpu.begin(), gpu.end());
+  rows.insert(rows.end(), cpu.begin(), cpu.end());
+  return rows;
+}
+
+}  // namespace
+
+KernelTable<Forward> forward_kernels() {
+  static const auto rows = joined<Forward>(cuda::forward_kernels(), cpu::forward_kernels());
+  return rows;
+}
+KernelTable<Combine> combine_kernels() {
+  static const auto rows = joined<Combine>(cuda::combine_kernels(), cpu::combine_kernels());
+  return rows;
+}
+KernelTable<KvMoveFamily> kv_move_kernels() {
+  static const auto rows = joined<KvMoveFamily>(cuda::kv_move_kernels(), cpu::kv_move_kernels());
+  return rows;
+}
 
 }  // namespace tilewise

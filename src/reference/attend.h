@@ -138,6 +138,33 @@ class HeadGroup {
 
   Real* out(int64_t head) { return out_.data() + head * d_v_; }
 
+  // How far relative errors of the weights, independent and of standard deviation 1, move the sums of each
+  // head with an ordinary row: the largest, over the columns, of sqrt(sum_k (weight_k (value_k - mean))^2).
+  // In fp32, whose range is enough for all but values that nobody uses: 0 where the squares leave it. Comes
+  // after sum_values.
+  std::vector<Real> deviations(const KeyRows& keys, const std::vector<LogSum<Real>>& rows) {
+    means_.resize(out_.size());
+    squares_.assign(out_.size(), 0);
+    for (int64_t h = 0; h < heads_; ++h) {
+      const Real sum = rows[static_cast<size_t>(h)].sum;
+      for (int64_t c = 0; c < d_v_; ++c) means_[at(h, d_v_, c)] = static_cast<float>(out(h)[c] / sum);
+    }
+    for (int64_t k0 = 0; k0 < keys.count; k0 += kBlock) {
+      const int64_t width = std::min(kBlock, keys.count - k0);
+      for (int64_t h = 0; h < heads_; ++h) {
+        if (rows[static_cast<size_t>(h)].kind != RowKind::kOrdinary) continue;
+        for (int64_t k = 0; k < width; k += 4) deviate(keys, h, k0 + k, std::min<int64_t>(4, width - k));
+      }
+    }
+    std::vector<Real> found(static_cast<size_t>(heads_));
+    for (int64_t h = 0; h < heads_; ++h) {
+      const auto first = squares_.begin() + h * d_v_;
+      const float largest = *std::max_element(first, first + d_v_);
+      if (std::isfinite(largest)) found[static_cast<size_t>(h)] = std::sqrt(static_cast<Real>(largest));
+    }
+    return found;
+  }
+
  private:
   static size_t at(int64_t row, int64_t width, int64_t column) {
     return static_cast<size_t>(row * width + column);
@@ -169,12 +196,39 @@ class HeadGroup {
     }
   }
 
+  // Up to four keys from `first` on.
+  void deviate(const KeyRows& keys, int64_t head, int64_t first, int64_t count) {
+    // What is smaller than that does not show in any output type; its squares would be slow subnormal
+    // numbers.
+    constexpr Real kSmallest = 0x1p-30f;
+    float w[4] = {};
+    const float* v[4];
+    for (int64_t k = 0; k < 4; ++k) {
+      v[k] = &keys.rows[at(first + std::min(k, count - 1), d_qk_, 0)];
+      if (k >= count) continue;
+      const Real weight = scores_[at(head, keys.count, first + k)];
+      if (weight >= kSmallest) w[k] = static_cast<float>(weight);
+    }
+    if (w[0] + w[1] + w[2] + w[3] == 0) return;
+    const float* mean = &means_[at(head, d_v_, 0)];
+    float* squares = &squares_[at(head, d_v_, 0)];
+    for (int64_t c = 0; c < d_v_; ++c) {
+      const float d0 = w[0] * (v[0][c] - mean[c]);
+      const float d1 = w[1] * (v[1][c] - mean[c]);
+      const float d2 = w[2] * (v[2][c] - mean[c]);
+      const float d3 = w[3] * (v[3][c] - mean[c]);
+      squares[c] += d0 * d0 + d1 * d1 + d2 * d2 + d3 * d3;
+    }
+  }
+
   int64_t heads_ = 0;
   int64_t d_qk_ = 0;
   int64_t d_v_ = 0;
-  std::vector<Real> block_;   // keys transposed [d_qk, kBlock], or values [kBlock, d_v]
-  std::vector<Real> scores_;  // [heads, keys]: scores, then weights
-  std::vector<Real> out_;     // [heads, d_v]
+  std::vector<Real> block_;     // keys transposed [d_qk, kBlock], or values [kBlock, d_v]
+  std::vector<Real> scores_;    // [heads, keys]: scores, then weights
+  std::vector<Real> out_;       // [heads, d_v]
+  std::vector<float> means_;    // [heads, d_v]
+  std::vector<float> squares_;  // [heads, d_v]
 };
 
 }  // namespace tilewise::reference

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <optional>
+#include <type_traits>
 
 #include "reference/attend.h"
 #include "reference/dequant.h"
@@ -77,10 +78,10 @@ void load_queries(const Problem& p, const HeadRange& range, const Rotation* rota
   }
 }
 
-// Normalises a head's sums, applies the sink and writes its results.
+// Normalises a head's sums and their deviation, applies the sink and writes its results.
 template <class Real>
-void finish_row(const Problem& p, int64_t head, const LogSum<Real>& sum, const Rotation* rotation, Real* out,
-                int64_t row, AttentionResult& result) {
+void finish_row(const Problem& p, int64_t head, const LogSum<Real>& sum, Real deviation,
+                const Rotation* rotation, Real* out, int64_t row, AttentionResult& result) {
   Real lse = sum.lse();
   if (sum.kind == RowKind::kOrdinary) {
     Real factor = static_cast<Real>(p.descale_k);
@@ -92,6 +93,9 @@ void finish_row(const Problem& p, int64_t head, const LogSum<Real>& sum, const R
     }
     for (int64_t c = 0; c < p.d_v; ++c) out[c] = out[c] / sum.sum * factor;
     if (rotation != nullptr) rotate_back(*rotation, out);
+    if (!result.sensitivity.empty()) {
+      result.sensitivity[static_cast<size_t>(row)] = deviation / sum.sum * std::fabs(factor);
+    }
   } else {
     std::fill(out, out + p.d_v, static_cast<Real>(sum.kind == RowKind::kLonely ? 0 : kNan));
     const double bias = p.sink_bias ? float_at(p.sink_bias, head) : -kInfinity;
@@ -127,8 +131,11 @@ void attend(const Problem& p, const HeadRange& range, KeyRows& keys, HeadGroup<P
     heads.weigh(keys, i, sums.back().max);
   }
   heads.sum_values(keys);
-  for (int64_t i = 0; i < range.count; ++i) {
-    finish_row(p, range.first + i, sums[static_cast<size_t>(i)], rotate, heads.out(i), row + i, result);
+  std::vector<Real> deviations(sums.size());
+  if (!result.sensitivity.empty()) deviations = heads.deviations(keys, sums);
+  for (size_t i = 0; i < sums.size(); ++i) {
+    const int64_t head = static_cast<int64_t>(i);
+    finish_row(p, range.first + head, sums[i], deviations[i], rotate, heads.out(head), row + head, result);
   }
 }
 
@@ -144,6 +151,7 @@ AttentionResult evaluate(const Problem& p) {
   result.lse.resize(rows);
   result.max_logits.resize(rows);
   if (p.with_indexer) result.lse_indexer.resize(rows);
+  if (std::is_same_v<Policy, DoubleArithmetic>) result.sensitivity.resize(rows);
 
   const std::vector<HeadRange> ranges = head_ranges(p);
   const int64_t num_ranges = static_cast<int64_t>(ranges.size());

@@ -24,6 +24,10 @@ struct AttentionResult {
   std::vector<double> lse;          ///< [batch, s_q, h_q]
   std::vector<double> max_logits;   ///< [batch, s_q, h_q]
   std::vector<double> lse_indexer;  ///< [batch, s_q, h_q]; empty unless indexer_topk > 0
+  /// [batch, s_q, h_q], of attention in kDouble: what reference/bound.h calls S, taken before a rotation
+  /// (which mixes two columns, so that S may be up to sqrt(2) times as large after it). Empty where it is not
+  /// known.
+  std::vector<double> sensitivity;
 
   int64_t rows() const { return batch * s_q * h_q; }
   int64_t row(int64_t b, int64_t s, int64_t h) const { return (b * s_q + s) * h_q + h; }

@@ -56,10 +56,41 @@ void check_sizes(size_t actual, size_t oracle, size_t rounded) {
       fmt::format("reference: {} values to compare with {} and {}", actual, oracle, rounded));
 }
 
+// What a row's bound is made of.
+struct RowFacts {
+  bool finite = true;
+  double magnitude = 0;  // the oracle's largest
+  double error = 0;      // the largest of `rounded`
+};
+
+RowFacts facts_of(std::span<const double> oracle, std::span<const double> rounded) {
+  RowFacts row;
+  for (size_t i = 0; i < oracle.size(); ++i) {
+    row.finite = row.finite && std::isfinite(oracle[i]) && std::isfinite(rounded[i]);
+    row.magnitude = std::max(row.magnitude, std::fabs(oracle[i]));
+    row.error = std::max(row.error, std::fabs(rounded[i] - oracle[i]));
+  }
+  return row;
+}
+
+// delta. Rows without a sensitivity have errors that no weight's rounding explains.
+double level_of(std::span<const RowFacts> rows, std::span<const double> sensitivity) {
+  double errors = 0;
+  double sensitivities = 0;
+  for (size_t r = 0; r < sensitivity.size(); ++r) {
+    if (!rows[r].finite || sensitivity[r] == 0) continue;
+    errors += rows[r].error * rows[r].error;
+    sensitivities += sensitivity[r] * sensitivity[r];
+  }
+  return sensitivities > 0 ? std::sqrt(errors / sensitivities) : 0;
+}
+
 template <class Actual>
 Comparison compare_rows_as(std::span<const Actual> actual, std::span<const double> oracle,
-                           std::span<const double> rounded, int64_t row_length, OutputType type) {
+                           std::span<const double> rounded, std::span<const double> sensitivity,
+                           int64_t row_length, OutputType type) {
   check_sizes(actual.size(), oracle.size(), rounded.size());
+  const std::vector<double> bounds = row_bounds(oracle, rounded, sensitivity, row_length, type);
   Comparison found;
   const size_t length = static_cast<size_t>(row_length);
   for (size_t first = 0; first < actual.size(); first += length) {
@@ -75,9 +106,8 @@ Comparison compare_rows_as(std::span<const Actual> actual, std::span<const doubl
       }
     }
     if (!finite) continue;
-    const double bound = row_bound(oracle.subspan(first, length), rounded.subspan(first, length), type);
     for (size_t i = first; i < first + length; ++i) {
-      found.note(std::fabs(actual[i] - oracle[i]), bound,
+      found.note(std::fabs(actual[i] - oracle[i]), bounds[first / length],
                  [&] { return place(i, length, actual[i], oracle[i]); });
     }
   }
@@ -131,24 +161,37 @@ double ulp(double magnitude, OutputType type) {
   return std::ldexp(1.0, exponent - format.mantissa_bits);
 }
 
-double row_bound(std::span<const double> oracle, std::span<const double> rounded, OutputType type) {
-  double magnitude = 0;
-  double error = 0;
-  for (size_t i = 0; i < oracle.size(); ++i) {
-    magnitude = std::max(magnitude, std::fabs(oracle[i]));
-    error = std::max(error, std::fabs(rounded[i] - oracle[i]));
+std::vector<double> row_bounds(std::span<const double> oracle, std::span<const double> rounded,
+                               std::span<const double> sensitivity, int64_t row_length, OutputType type) {
+  const size_t length = static_cast<size_t>(row_length);
+  std::vector<RowFacts> rows;
+  for (size_t first = 0; first < oracle.size(); first += length) {
+    rows.push_back(facts_of(oracle.subspan(first, length), rounded.subspan(first, length)));
   }
-  return 2 * error + ulp(magnitude, type);
+  if (!sensitivity.empty() && sensitivity.size() != rows.size()) {
+    throw std::invalid_argument(
+        fmt::format("reference: {} sensitivities of {} rows", sensitivity.size(), rows.size()));
+  }
+  const double level = level_of(rows, sensitivity);
+  std::vector<double> bounds;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const double typical = sensitivity.empty() ? 0 : level * sensitivity[r];
+    const double bound = 2 * std::max(rows[r].error, typical) + ulp(rows[r].magnitude, type);
+    bounds.push_back(rows[r].finite ? bound : std::numeric_limits<double>::quiet_NaN());
+  }
+  return bounds;
 }
 
 Comparison compare_rows(std::span<const float> actual, std::span<const double> oracle,
-                        std::span<const double> rounded, int64_t row_length, OutputType type) {
-  return compare_rows_as(actual, oracle, rounded, row_length, type);
+                        std::span<const double> rounded, std::span<const double> sensitivity,
+                        int64_t row_length, OutputType type) {
+  return compare_rows_as(actual, oracle, rounded, sensitivity, row_length, type);
 }
 
 Comparison compare_rows(std::span<const double> actual, std::span<const double> oracle,
-                        std::span<const double> rounded, int64_t row_length, OutputType type) {
-  return compare_rows_as(actual, oracle, rounded, row_length, type);
+                        std::span<const double> rounded, std::span<const double> sensitivity,
+                        int64_t row_length, OutputType type) {
+  return compare_rows_as(actual, oracle, rounded, sensitivity, row_length, type);
 }
 
 Comparison compare_logs(std::span<const float> actual, std::span<const double> oracle) {

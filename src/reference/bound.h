@@ -1,5 +1,20 @@
 // The one tolerance: how far a kernel may be from the oracle, made from how far the same formula in the
-// precision of a good kernel is.
+// precision of a good kernel (`rounded`) is.
+//
+// Rounding moves every softmax weight p_j of a row by a relative amount of its own. Where these amounts have
+// the standard deviation delta, column c of the row's output moves, to first order, with the standard
+// deviation
+//
+//   delta * S_c,  S_c = sqrt(sum_j p_j^2 (v_jc - out_c)^2)
+//
+// and the largest S_c is the row's sensitivity S. In a row with few weighty keys the error e of `rounded` is
+// one draw from that: it may be next to nothing by luck, where the same sums in another order draw an
+// ordinary one. So the level delta comes from all rows that are compared together, and a row may be off by
+//
+//   2 * max(e, delta * S) + an ulp of the output type at the row's largest magnitude
+//   delta = sqrt(sum of e^2 / sum of S^2), over the finite rows that have S > 0
+//
+// A row with a single key has S = 0, and 2 * e + ulp.
 #pragma once
 
 #include <algorithm>
@@ -8,6 +23,7 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "tilewise/tensor.h"
 
@@ -60,17 +76,20 @@ struct Comparison {
 /// Distance of neighbouring values of the type around a magnitude.
 double ulp(double magnitude, OutputType type);
 
-/// The largest error that a row's result may have: twice the largest error of `rounded` plus one ulp of the
-/// output type at the row's largest magnitude. Both spans hold the row, without inf and NaN.
-double row_bound(std::span<const double> oracle, std::span<const double> rounded, OutputType type);
+/// The largest error that each row of `row_length` values may have. `sensitivity` is S, one for each row;
+/// where it is not known it is empty, and S counts as 0. NaN for a row in which a value is not finite.
+std::vector<double> row_bounds(std::span<const double> oracle, std::span<const double> rounded,
+                               std::span<const double> sensitivity, int64_t row_length, OutputType type);
 
 /// Compares rows of `row_length` values. A row in which the oracle has an inf or a NaN is compared in the
 /// places of those alone.
 Comparison compare_rows(std::span<const float> actual, std::span<const double> oracle,
-                        std::span<const double> rounded, int64_t row_length, OutputType type);
+                        std::span<const double> rounded, std::span<const double> sensitivity,
+                        int64_t row_length, OutputType type);
 /// The same for results that were merged in double from what a kernel wrote.
 Comparison compare_rows(std::span<const double> actual, std::span<const double> oracle,
-                        std::span<const double> rounded, int64_t row_length, OutputType type);
+                        std::span<const double> rounded, std::span<const double> sensitivity,
+                        int64_t row_length, OutputType type);
 
 /// Compares lse or max_logits value by value: 1e-5 + 4/65536 of the magnitude.
 Comparison compare_logs(std::span<const float> actual, std::span<const double> oracle);

@@ -80,7 +80,9 @@ Comparison compare_partials(const FusedDecodePartialsArgs& args, const Attention
   const AttentionResult merged = combine(parts, Arithmetic::kDouble);
 
   Comparison found;
-  found.merge(compare_rows(merged.out, oracle.out, rounded.out, oracle.d_v, kAttentionOutput), "merged out");
+  found.merge(
+      compare_rows(merged.out, oracle.out, rounded.out, oracle.sensitivity, oracle.d_v, kAttentionOutput),
+      "merged out");
   found.merge(compare_logs(merged.lse, oracle.lse), "merged lse");
 
   const std::vector<float> lse = to_floats(args.lse_accum);

@@ -119,7 +119,7 @@ void expect_lonely(const CaseData& data, Token t) {
 class EmptyRows : public OfOperator {};
 
 TEST_P(EmptyRows, AloneAndBesideFullRows) {
-  for (const Case& c : small_cases(GetParam())) {
+  for (const Case& c : batch_invariant(small_cases(GetParam()))) {
     SCOPED_TRACE(name(c));
     CaseData full = make_full(c);
     const std::vector<Token> tokens = all_tokens(full.what());

@@ -91,7 +91,7 @@ Attended attend(const FusedPrefillArgs& fused, int64_t token, int64_t head, cons
   a.out = {result.out.data(), DType::kBF16, {1, 1, kChannels}};
   a.lse = {&result.lse, DType::kFP32, {1, 1}};
   a.max_logits = {&result.max_logit, DType::kFP32, {1, 1}};
-  sparse_prefill_fwd(a, options);
+  call(a, options);
   return result;
 }
 
@@ -112,7 +112,7 @@ Attended attend(const FusedDecodeArgs& fused, int64_t token, int64_t head, const
   a.attn_sink = of_head(fused.attn_sink, head);
   a.out = {result.out.data(), DType::kBF16, {1, 1, 1, kChannels}};
   a.lse = {&result.lse, DType::kFP32, {1, 1, 1}};
-  sparse_decode(a, options);
+  call(a, options);
   return result;
 }
 

@@ -217,7 +217,7 @@ TEST(TooLargeDimensions, AreRefusedByName) {
     data.operand("q").view = TensorView(q.data(), q.dtype(), shape, strides);
     SCOPED_TRACE(op_name(op));
     try {
-      cases::plan_case(data.args(), Device::cpu());
+      cases::plan_case(data.args(), device());
       ADD_FAILURE() << "was planned";
     } catch (const InvalidArgument& error) {
       EXPECT_THAT(error.what(),

@@ -64,7 +64,7 @@ TEST_P(CacheWidths, OthersThanTheRecordsAreRefusedByName) {
         replace(data, cache, view.dtype(), shape);
         const Record record = cache == std::string("extra_cache") ? c.extra->record : c.main.record;
         try {
-          cases::plan_case(data.args(), Device::cpu());
+          cases::plan_case(data.args(), device());
           ADD_FAILURE() << "was planned";
         } catch (const InvalidArgument& error) {
           EXPECT_THAT(error.what(),

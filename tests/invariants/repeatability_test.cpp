@@ -20,6 +20,9 @@ using cases::Op;
 std::vector<Case> cases_of(Op op) {
   std::vector<Case> list = small_cases(op);
   for (const Case& c : long_cases(op)) list.push_back(c);
+  for (const Case& c : batch_invariant(long_cases(op))) {
+    if (c.batch_invariant) list.push_back(c);
+  }
   return list;
 }
 
@@ -51,7 +54,7 @@ TEST_P(Repeatability, BackToBackCalls) {
       PlanOptions options;
       options.kernel = kernel;
       options.threads = 2;
-      const Plan plan = cases::plan_case(args, Device::cpu(), options);
+      const Plan plan = cases::plan_case(args, device(), options);
       const OwnedWorkspace workspace(plan.workspace_bytes());
       for (int repeat = 0; repeat < 4; ++repeat) cases::run_case(plan, args, workspace);
       EXPECT_TRUE(same_bits(expected, data.output_bits()));
@@ -63,10 +66,16 @@ INSTANTIATE_TEST_SUITE_P(All, Repeatability,
                          ::testing::ValuesIn(cases::all_ops().begin(), cases::all_ops().end()),
                          operator_name);
 
+std::vector<Case> invariant_cases_of(Op op) {
+  std::vector<Case> list = batch_invariant(small_cases(op));
+  for (const Case& c : batch_invariant(long_cases(op))) list.push_back(c);
+  return list;
+}
+
 class BatchInvariance : public OfOperator {};
 
 TEST_P(BatchInvariance, ARowAloneEqualsTheRowInABatch) {
-  for (const Case& c : cases_of(GetParam())) {
+  for (const Case& c : invariant_cases_of(GetParam())) {
     SCOPED_TRACE(name(c));
     CaseData batch = cases::make(c);
     for_every_kernel(batch.args(), [&](const std::string& kernel) {
@@ -105,7 +114,7 @@ void change_neighbours(CaseData& data, Token kept, uint64_t seed) {
 }
 
 TEST_P(BatchInvariance, NeighboursLengthsChangeNoBit) {
-  for (Case c : cases_of(GetParam())) {
+  for (Case c : invariant_cases_of(GetParam())) {
     c.main.lengths = cases::Lengths::kVaried;
     if (c.op == Op::kDenseDecode || c.op == Op::kSparseDecode) c.batch = 3;
     SCOPED_TRACE(name(c));
@@ -130,7 +139,7 @@ INSTANTIATE_TEST_SUITE_P(All, BatchInvariance, ::testing::ValuesIn(ops_where(cas
 // keys.
 TEST(DensePacking, ACausalQueryAloneHasTheSameBits) {
   for (const int64_t keys : {7, 128, 150, 1025, 2300}) {
-    for (Case c : small_dense_cases()) {
+    for (Case c : batch_invariant(small_dense_cases())) {
       if (!c.causal) continue;
       c.batch = 1;
       c.s_q = 5;

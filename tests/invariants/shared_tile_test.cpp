@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/numeric.h"
+#include "tests/support/device.h"
 #include "tests/support/kernels.h"
 #include "tilewise/tilewise.h"
 
@@ -41,7 +42,8 @@ std::vector<uint16_t> first_request(const std::string& kernel, int64_t batch, in
   args.softmax_scale = 0.05f;
   args.causal = true;
   args.out = {out.data(), DType::kBF16, {batch, kTokens, kHeads, 512}};
-  dense_decode(args, {.kernel = kernel, .threads = threads});
+  args.batch_invariant = true;
+  testing::call(args, {.kernel = kernel, .threads = threads});
   out.resize(kTokens * kHeads * 512);
   return out;
 }
@@ -60,12 +62,12 @@ std::vector<uint16_t> lonely_and_full(const std::string& kernel) {
   args.softmax_scale = 0.05f;
   args.attn_sink = {&sink, DType::kFP32, {1}};
   args.out = {out.data(), DType::kBF16, {2, 1, 512}};
-  sparse_prefill_fwd(args, {.kernel = kernel});
+  testing::call(args, {.kernel = kernel});
   return out;
 }
 
 TEST(SharedTile, ANanSpreadsAlikeForAnyBatchAndThreads) {
-  for (const std::string& kernel : testing::kernels_of(Device::cpu(), true)) {
+  for (const std::string& kernel : testing::kernels_of(testing::device(), true)) {
     const std::vector<uint16_t> expected = first_request(kernel, 1, 1);
     for (const int64_t batch : {1, 2, 4}) {
       for (const int threads : {1, 2, 4, 8}) {
@@ -96,7 +98,7 @@ void expect_spoiled_row(const std::string& kernel, size_t spoiled, size_t infini
   args.out = {out.data(), DType::kBF16, {1, 1, 512}};
   args.lse = {&lse, DType::kFP32, {1, 1}};
   args.max_logits = {&max_logits, DType::kFP32, {1, 1}};
-  sparse_prefill_fwd(args, {.kernel = kernel, .threads = 1});
+  testing::call(args, {.kernel = kernel, .threads = 1});
   EXPECT_TRUE(std::isnan(lse));
   EXPECT_TRUE(std::isnan(bf16_bits_to_f32(out[0])));
   if (spoiled < kKeys) {
@@ -109,7 +111,7 @@ void expect_spoiled_row(const std::string& kernel, size_t spoiled, size_t infini
 TEST(SharedTile, ANanOrAnInfinityShowsInWhicheverTileItIs) {
   constexpr size_t kNowhere = 1400;
   const std::vector<size_t> places = {0, 255, 256, 700, 1030, 1399};
-  for (const std::string& kernel : testing::kernels_of(Device::cpu(), true)) {
+  for (const std::string& kernel : testing::kernels_of(testing::device(), true)) {
     for (const size_t place : places) {
       SCOPED_TRACE(kernel + ", place " + std::to_string(place));
       expect_spoiled_row(kernel, place, kNowhere);
@@ -121,7 +123,7 @@ TEST(SharedTile, ANanOrAnInfinityShowsInWhicheverTileItIs) {
 }
 
 TEST(SharedTile, ALonelyRowIsZeroUnderASinkOfNan) {
-  for (const std::string& kernel : testing::kernels_of(Device::cpu(), true)) {
+  for (const std::string& kernel : testing::kernels_of(testing::device(), true)) {
     const std::vector<uint16_t> out = lonely_and_full(kernel);
     for (size_t c = 0; c < 512; ++c) ASSERT_EQ(out[c], 0) << kernel << ", column " << c;
     for (size_t c = 512; c < 1024; ++c) {
@@ -137,8 +139,8 @@ TEST(SharedTile, ManyThreadsForLittleWork) {
   args.x = {x.data(), DType::kBF16, {1, 512}};
   args.record = Record::kV41Fp8;
   args.pages = {pages.data(), DType::kUInt8, {1, 1, 1, static_cast<int64_t>(pages.size())}};
-  quantize_kv(args, {.kernel = {}, .threads = 100000});  // as many real threads could not be had
-  EXPECT_EQ(pages[0], 0x78);                             // 1 / 2^-8
+  testing::call(args, {.kernel = {}, .threads = 100000});  // as many real threads could not be had
+  EXPECT_EQ(pages[0], 0x78);                               // 1 / 2^-8
 }
 
 }  // namespace

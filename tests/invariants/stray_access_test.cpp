@@ -50,7 +50,7 @@ void run_fenced(const CaseData& data, const std::string& kernel, Guard guard) {
   PlanOptions options;
   options.kernel = kernel;
   options.threads = 2;
-  const Plan plan = cases::plan_case(data.args(), Device::cpu(), options);
+  const Plan plan = cases::plan_case(data.args(), device(), options);
   EXPECT_EQ(plan.kernel(), kernel);
   const GuardedMemory workspace(static_cast<int64_t>(plan.workspace_bytes()), 64, guard);
   cases::run_case(plan, data.args(), {workspace.data(), plan.workspace_bytes()});

@@ -19,7 +19,7 @@ std::optional<std::string> refusal_of_plan(const cases::Args& args, const std::s
   PlanOptions options;
   options.kernel = kernel;
   try {
-    cases::plan_case(args, Device::cpu(), options);
+    cases::plan_case(args, device(), options);
     return std::nullopt;
   } catch (const InvalidArgument& error) {
     return error.what();
@@ -29,7 +29,7 @@ std::optional<std::string> refusal_of_plan(const cases::Args& args, const std::s
 // Runs every kernel that says it supports the call; all others must refuse it with their reason.
 void expect_kept_promises(CaseData& data) {
   const cases::Truth truth = cases::truth_of(data);
-  const auto verdicts = cases::explain_case(data.args(), Device::cpu());
+  const auto verdicts = cases::explain_case(data.args(), device());
   ASSERT_FALSE(verdicts.empty());
   for (const KernelVerdict& verdict : verdicts) {
     SCOPED_TRACE("kernel " + verdict.kernel);
@@ -50,7 +50,7 @@ void expect_refused(CaseData& data, const std::string& expected) {
   const Bits before = data.output_bits();
   std::string text;
   try {
-    cases::explain_case(data.args(), Device::cpu());
+    cases::explain_case(data.args(), device());
     ADD_FAILURE() << "was explained";
   } catch (const InvalidArgument& error) {
     text = error.what();
@@ -59,7 +59,7 @@ void expect_refused(CaseData& data, const std::string& expected) {
               ::testing::AllOf(::testing::StartsWith(std::string(cases::op_name(data.what().op)) + ": "),
                                ::testing::HasSubstr(expected)));
   EXPECT_EQ(refusal_of_plan(data.args(), ""), text);
-  for (const std::string& kernel : kernels_of(Device::cpu(), multiplies_bf16(data.args())))
+  for (const std::string& kernel : kernels_of(device(), multiplies_bf16(data.args())))
     EXPECT_EQ(refusal_of_plan(data.args(), kernel), text);
   EXPECT_TRUE(same_bits(before, data.output_bits()));
 }

@@ -14,6 +14,7 @@
 #include "cases/fill.h"
 #include "cases/judge.h"
 #include "core/numeric.h"
+#include "tests/support/device.h"
 #include "tests/support/kernels.h"
 
 namespace tilewise {
@@ -28,7 +29,7 @@ constexpr int64_t kD = 512;
 
 // Runs `body` once for each kernel of this machine, which the calls inside then use by name.
 void with_every_kernel(const std::function<void(const PlanOptions&)>& body) {
-  for (const std::string& kernel : testing::kernels_of(Device::cpu(), true)) {
+  for (const std::string& kernel : testing::kernels_of(testing::device(), true)) {
     SCOPED_TRACE("kernel " + kernel);
     PlanOptions options;
     options.kernel = kernel;
@@ -118,7 +119,7 @@ TEST(Fusion, QueryRotationMixesNeighbouringChannels) {
           std::fill(call.kv.begin(), call.kv.end(), uint16_t{0});
           call.q[q_place(1, query_channel, call.h)] = bf16(1.0f);
           call.kv[static_cast<size_t>(key_channel)] = bf16(1.0f);
-          fused_prefill(call.args(), options);
+          testing::call(call.args(), options);
           EXPECT_EQ(call.lse[0], 0.0f) << "another head's logit";
           return call.lse[1];
         };
@@ -144,7 +145,7 @@ TEST(Fusion, ChannelsBelowTheRotatedOnesKeepTheirPlace) {
       std::fill(call.kv.begin(), call.kv.end(), uint16_t{0});
       call.q[q_place(4, channel, call.h)] = bf16(2.0f);
       call.kv[static_cast<size_t>(channel)] = bf16(3.0f);
-      fused_prefill(call.args(), options);
+      testing::call(call.args(), options);
       EXPECT_EQ(call.lse, (std::vector<float>{0, 0, 0, 0, 6})) << "channel " << channel;
     }
   });
@@ -161,7 +162,7 @@ TEST(Fusion, OutputRotationIsTheConjugate) {
           const int64_t channel = kRope + 2 * pair + odd;
           std::fill(call.kv.begin(), call.kv.end(), uint16_t{0});
           call.kv[static_cast<size_t>(channel)] = bf16(1.0f);
-          fused_prefill(call.args(), options);
+          testing::call(call.args(), options);
           std::vector<float> expected(kD, 0.0f);
           expected[static_cast<size_t>(kRope + 2 * pair)] = odd == 0 ? call.cos(pair) : call.sin(pair);
           expected[static_cast<size_t>(kRope + 2 * pair + 1)] = odd == 0 ? -call.sin(pair) : call.cos(pair);
@@ -186,7 +187,7 @@ TEST(Fusion, CastFollowsItsRules) {
     call.kv[32] = bf16(449.0f);  // rounds to 448 in bf16
     call.kv[64] = bf16(450.0f);
     call.kv[96] = bf16(1e-6f);
-    fused_prefill(call.args(), options);
+    testing::call(call.args(), options);
     for (const int64_t head : {0, 1}) {
       EXPECT_EQ(call.exponent(head, 0), 127);
       EXPECT_EQ(call.cast_value(head, 0), 448.0f);
@@ -206,12 +207,12 @@ TEST(Fusion, NanIsCodedAsOneAndLonelyRowsAsZeros) {
     OneKey call(2);
     call.position = 9;
     call.kv[3] = bf16(std::numeric_limits<float>::quiet_NaN());
-    fused_prefill(call.args(), options);
+    testing::call(call.args(), options);
     for (const int64_t head : {0, 1}) EXPECT_EQ(call.code(head, 3), 0x7F);
     EXPECT_TRUE(std::isnan(call.lse[0]));
 
     call.index = -1;
-    fused_prefill(call.args(), options);
+    testing::call(call.args(), options);
     EXPECT_EQ(call.zero_codes(), 2 * kD);
     EXPECT_EQ(call.scales, std::vector<int32_t>(call.scales.size(), 0x69696969));
     EXPECT_EQ(call.out, std::vector<uint16_t>(call.out.size(), 0));
@@ -263,7 +264,7 @@ Chain chain_of(const CaseData& data, const PlanOptions& options) {
         a.softmax_scale /= static_cast<float>(std::sqrt(squares / kD + *fused.q_norm_eps));
       a.out = {out.data(), DType::kBF16, {1, 1, kD}};
       a.lse = {&lse, DType::kFP32, {1, 1}};
-      sparse_prefill_fwd(a, options);
+      testing::call(a, options);
       std::vector<float> row(kD);
       for (size_t c = 0; c < kD; ++c) row[c] = f32(out[c]);
       for (size_t i = 0; i < 32; ++i) {
@@ -298,7 +299,7 @@ TEST(Fusion, EqualsTheChainOfSteps) {
     const CaseData data = cases::make(chain_case(eps));
     with_every_kernel([&](const PlanOptions& options) {
       const auto args = std::get<FusedPrefillArgs>(data.args());
-      fused_prefill(args, options);
+      testing::call(args, options);
       const Chain chain = chain_of(data, options);
       const auto* out = args.out_bf16.data_as<uint16_t>();
       for (size_t row = 0; row < chain.lse.size(); ++row) {
@@ -343,9 +344,6 @@ T part_of(const T& whole, int64_t first, int64_t n) {
   return part;
 }
 
-void call(const FusedPrefillArgs& args, const PlanOptions& options) { fused_prefill(args, options); }
-void call(const FusedDecodeArgs& args, const PlanOptions& options) { fused_decode(args, options); }
-
 Case shared_case(Op op) {
   Case c;
   c.op = op;
@@ -376,14 +374,14 @@ void expect_disjoint_ranges(Op op) {
   const T whole = std::get<T>(data.args());
   with_every_kernel([&](const PlanOptions& options) {
     data.reset_outputs();
-    call(whole, options);
+    testing::call(whole, options);
     const auto all_bits = data.output_bits();
     const auto out_fp8 = memory_of(data.operand("out_fp8"));
     const auto out_sf = memory_of(data.operand("out_sf"));
 
     for (const int64_t cut : {1, 3, 4}) {
       data.reset_outputs();
-      call(part_of(whole, cut, 7 - cut), options);
+      testing::call(part_of(whole, cut, 7 - cut), options);
       // The first tokens are as they were before.
       for (int64_t s = 0; s < cut; ++s) {
         for (const char* name : {"out_fp8", "out_sf"}) {
@@ -394,7 +392,7 @@ void expect_disjoint_ranges(Op op) {
               << name << " of token " << s;
         }
       }
-      call(part_of(whole, 0, cut), options);
+      testing::call(part_of(whole, 0, cut), options);
       EXPECT_TRUE(data.output_bits() == all_bits) << "cut at " << cut;
       EXPECT_TRUE(memory_of(data.operand("out_fp8")) == out_fp8) << "cut at " << cut;
       EXPECT_TRUE(memory_of(data.operand("out_sf")) == out_sf) << "cut at " << cut;
@@ -424,7 +422,7 @@ TEST(Fusion, MergedPartialsAgreeWithTheOracleOfTheWholeCall) {
       partials.num_splits = splits;
       partials.o_accum = {o.data(), DType::kFP32, {splits, c.s_q, c.h_q, kD}};
       partials.lse_accum = {lse.data(), DType::kFP32, {splits, c.s_q, c.h_q}};
-      fused_decode_partials(partials, options);
+      testing::call(partials, options);
 
       data.reset_outputs();
       CombinePartialsFusedArgs merge;
@@ -436,7 +434,7 @@ TEST(Fusion, MergedPartialsAgreeWithTheOracleOfTheWholeCall) {
       merge.out_fp8 = whole.out_fp8;
       merge.out_sf = whole.out_sf;
       merge.lse = whole.lse;
-      combine_partials_fused(merge, {.kernel = {}, .threads = 1});  // merges have kernels of their own
+      testing::call(merge, {.kernel = {}, .threads = 1});  // merges have kernels of their own
       for (const cases::Judgement& j : cases::judge(data, truth)) {
         EXPECT_TRUE(j.comparison.ok) << splits << " splits, " << j.output << ": " << j.comparison.where;
       }

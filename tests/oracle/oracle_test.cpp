@@ -8,6 +8,7 @@
 
 #include "cases/judge.h"
 #include "cases/sets.h"
+#include "tests/support/device.h"
 #include "tests/support/kernels.h"
 
 namespace tilewise::cases {
@@ -92,7 +93,7 @@ class EveryKernel : public ::testing::TestWithParam<Case> {
     }
   }
 
-  Device device_ = Device::cpu();
+  Device device_ = testing::device();
   CaseData data_;
   Args args_;
   uint64_t inputs_;

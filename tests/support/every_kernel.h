@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cases/judge.h"
+#include "tests/support/device.h"
 #include "tests/support/kernels.h"
 #include "tests/support/patterns.h"
 
@@ -29,7 +30,7 @@ inline void run_kernel(const cases::Args& args, const std::string& kernel, int t
   PlanOptions options;
   options.kernel = kernel;
   options.threads = threads;
-  const Plan plan = cases::plan_case(args, Device::cpu(), options);
+  const Plan plan = cases::plan_case(args, device(), options);
   EXPECT_EQ(plan.kernel(), kernel);
   const OwnedWorkspace workspace(plan.workspace_bytes());
   const Workspace memory = workspace;
@@ -41,15 +42,14 @@ inline void run_kernel(const cases::Args& args, const std::string& kernel, int t
 /// them.
 template <class Body>
 void for_every_kernel(const cases::Args& args, const Body& body) {
-  const Device device = Device::cpu();
   std::vector<std::string> ran;
-  for (const KernelVerdict& verdict : cases::explain_case(args, device)) {
+  for (const KernelVerdict& verdict : cases::explain_case(args, device())) {
     if (!verdict.refusal.empty()) continue;
     SCOPED_TRACE("kernel " + verdict.kernel);
     body(verdict.kernel);
     ran.push_back(verdict.kernel);
   }
-  EXPECT_THAT(ran, ::testing::IsSupersetOf(kernels_of(device, multiplies_bf16(args))));
+  EXPECT_THAT(ran, ::testing::IsSupersetOf(kernels_of(device(), multiplies_bf16(args))));
 }
 
 /// Outputs put back, one call, the outputs' bits.

@@ -25,6 +25,7 @@ bool multiplies_bf16(const Args& args) {
 /// The kernels that must take a call on the machine. Written out here, so that a kernel that drops out of its
 /// table is missed.
 inline std::vector<std::string> kernels_of(const Device& device, bool bf16_products) {
+  if (device.id.type == DeviceType::kCuda) return {"cuda_portable"};
   std::vector<std::pair<uint32_t, std::string>> all = {{kCpuAvx512, "cpu_avx512"},
                                                        {kCpuAvx2, "cpu_avx2"},
                                                        {kCpuSse4, "cpu_sse4"},

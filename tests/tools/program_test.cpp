@@ -58,6 +58,38 @@ TEST(Program, ReportsThatCannotBeWrittenAreRefusedBeforeTheWork) {
   }
 }
 
+TEST(Program, DevicesThatAreNone) {
+  for (const std::string command : {"demo", "info", "verify"}) {
+    const std::string run = command + " --device ";
+    for (const std::string device : {"gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cpu:0"}) {
+      const Outcome outcome = run_program(run + device);
+      EXPECT_EQ(outcome.status, 2) << run << device;
+      EXPECT_EQ(outcome.out, "");
+      std::string expected = "tilewise " + command;
+      expected += ": --device must be cpu, cuda or cuda:<number>, got '" + device;
+      EXPECT_EQ(outcome.err, expected + "'\n");
+    }
+    const Outcome outcome = run_program(run + "''");
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_EQ(outcome.err, "tilewise: --device: it must not be empty\n" + kUsage);
+  }
+}
+
+#if !defined(TILEWISE_HAS_CUDA)
+TEST(Program, ABuildWithoutCudaHasNoGpu) {
+  for (const std::string command : {"demo", "info", "verify"}) {
+    const std::string run = command + " --device ";
+    for (const auto& [device, number] : {std::pair{"cuda", "0"}, {"cuda:0", "0"}, {"cuda:3", "3"}}) {
+      const Outcome outcome = run_program(run + device);
+      EXPECT_EQ(outcome.status, 1) << run << device;
+      EXPECT_EQ(outcome.out, "");
+      EXPECT_EQ(outcome.err,
+                std::string("tilewise: cuda:") + number + ": this build of tilewise has no CUDA kernels\n");
+    }
+  }
+}
+#endif
+
 TEST(Program, ARunThatEndsEarlyLeavesReportsAlone) {
   const Folder folder;
   EXPECT_EQ(run_program("verify --kernel none --json " + folder.file("new")).status, 2);

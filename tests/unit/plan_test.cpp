@@ -50,12 +50,12 @@ class ToyKernel final : public Kernel<Toy> {
     return std::nullopt;
   }
   /// Has no use for more than one thread in `least` elements.
-  ToyPlan plan(const ToyShape& shape, int threads, Ledger& ledger) const override {
+  ToyPlan plan(const ToyShape& shape, const Device& device, Ledger& ledger) const override {
     ledger.book<double>(1);
-    return {ledger.book<float>(shape.n), std::min(threads, static_cast<int>(shape.n / least_))};
+    return {ledger.book<float>(shape.n), std::min(device.threads, static_cast<int>(shape.n / least_))};
   }
-  void run(const ToyProblem& problem, const ToyPlan& plan, void* workspace, Stream) const override {
-    std::memset(granted<float>(workspace, plan.piece), 0,
+  void run(const ToyProblem& problem, const ToyPlan& plan, const RunPlace& place) const override {
+    std::memset(granted<float>(place.workspace, plan.piece), 0,
                 static_cast<size_t>(problem.shape.n) * sizeof(float));
     *problem.ran = name_ + " with " + std::to_string(plan.threads);
   }

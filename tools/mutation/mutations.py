@@ -138,8 +138,8 @@ MUTATIONS = (
     Mutation(
         "pieces merged without their weights",
         f"{FORWARD}/kernel.cpp",
-        "merged.weight_a, part.o + r * shape_.d_v, merged.weight_b,",
-        "1.0f, part.o + r * shape_.d_v, 1.0f,",
+        "merged.weight_a, part.o + r * row_step_, merged.weight_b,",
+        "1.0f, part.o + r * row_step_, 1.0f,",
     ),
     Mutation(
         "NaN scores lost in the maximum",
@@ -194,8 +194,10 @@ MUTATIONS = (
     Mutation(
         "nibbles swapped when read",
         f"{ELEMENTWISE}/decode.cpp",
-        "const auto both = hn::Or(bf16_bits(d, even), hn::ShiftLeft<16>(bf16_bits(d, odd)));",
-        "const auto both = hn::Or(bf16_bits(d, odd), hn::ShiftLeft<16>(bf16_bits(d, even)));",
+        "const auto even = hn::And(bytes, hn::Set(d, uint8_t{15})); "
+        "const auto odd = hn::ShiftRight<4>(bytes);",
+        "const auto odd = hn::And(bytes, hn::Set(d, uint8_t{15})); "
+        "const auto even = hn::ShiftRight<4>(bytes);",
         "Golden*",
     ),
     Mutation(
@@ -214,10 +216,10 @@ MUTATIONS = (
     ),
     Mutation(
         "scale byte 0 means 0",
-        f"{ELEMENTWISE}/convert-inl.h",
-        "hn::Set(du, 0x00400000u), scaled);",
-        "hn::Zero(du), scaled);",
-        "ScaleEnds*",
+        "src/core/numeric.h",
+        "if (code == 0) return 0x1p-127f;",
+        "if (code == 0) return 0.0f;",
+        program="tilewise_format_tests",
     ),
     Mutation(
         "padding bytes not written",
@@ -229,9 +231,8 @@ MUTATIONS = (
     Mutation(
         "padding byte read as a scale",
         f"{ELEMENTWISE}/decode.cpp",
-        "for (int32_t s = 0; s < count; ++s) in_order[s] = plane[formats::scale_offset(spec.scales, s)];",
-        "for (int32_t s = 0; s < count; ++s) in_order[s] = plane[formats::scale_offset(spec.scales, s) + "
-        "(s + 1 == count ? spec.scales.padding : 0)];",
+        "const uint8_t* place = plane + formats::scale_offset(scales, group);",
+        "const uint8_t* place = plane + formats::scale_offset(scales, group) + scales.padding;",
         "*Unread*:Golden*",
     ),
     # Addresses.
@@ -296,19 +297,19 @@ MUTATIONS = (
     Mutation(
         "writes one vector past a row",
         f"{ELEMENTWISE}/rows.cpp",
-        "if (type == DType::kFP32) { std::memcpy(to, from, static_cast<size_t>(n) * sizeof(float)); } "
-        "else if (type == DType::kBF16)",
-        "if (type == DType::kFP32) { std::memcpy(to, from, static_cast<size_t>(n) * sizeof(float)); } "
-        "else if (n += 8; type == DType::kBF16)",
+        "void* to) { if (type == DType::kFP32) { std::memcpy(to, from, static_cast<size_t>(n) * "
+        "sizeof(float)); } else if (type == DType::kBF16)",
+        "void* to) { if (type == DType::kFP32) { std::memcpy(to, from, static_cast<size_t>(n) * "
+        "sizeof(float)); } else if (n += 8; type == DType::kBF16)",
         "*StrayAccess*",
     ),
     # What a call finds and leaves in memory.
     Mutation(
         "accumulators not cleared",
         f"{FORWARD}/kernel.cpp",
-        "std::fill_n(to.o, m * shape_.d_v, 0.0f);",
+        "if (step.rescale == nullptr) std::fill_n(to.o, m * row_step_, 0.0f);",
         "",
-        "*Unread*",
+        "*EmptyPieces*",
     ),
     Mutation(
         "keys before the window decoded",
@@ -375,5 +376,13 @@ MUTATIONS = (
         "plan_.scratch + static_cast<size_t>(thread) * plan_.scratch_bytes",
         "plan_.scratch + static_cast<size_t>(thread) * 0",
         "*Repeatability*:*Large*",
+    ),
+    Mutation(
+        "scratch of callers shared",
+        f"{FORWARD}/kernel.cpp",
+        "auto* memory = granted<std::byte>(workspace_, plan_.scratch + static_cast<size_t>(thread) * "
+        "plan_.scratch_bytes);",
+        "(void)thread; alignas(64) static std::byte memory[size_t{1} << 26];",
+        program="tilewise_concurrency_tests",
     ),
 )

@@ -106,8 +106,8 @@ struct PermuteWvProjArgs {
   TensorView scales_out;
 };
 
-/// Pure byte moves on the CPU, done once at load; no plan. Throw InvalidArgument.
-void permute_q_b_proj(const PermuteQBProjArgs& args);
-void permute_wv_proj(const PermuteWvProjArgs& args);
+/// Pure byte moves on the device where the weight lies, done once at load; no plan. Throw InvalidArgument.
+void permute_q_b_proj(const PermuteQBProjArgs& args, Stream stream = {});
+void permute_wv_proj(const PermuteWvProjArgs& args, Stream stream = {});
 
 }  // namespace tilewise

@@ -6,6 +6,7 @@
 
 #include "ops/forward.h"
 #include "visit/interval.h"
+#include "visit/query_tile.h"
 #include "visit/rules.h"
 #include "visit/work.h"
 
@@ -15,57 +16,8 @@ inline constexpr int32_t kTileKeys = 256;
 // Pieces short enough that a single long row keeps a few cores busy, long enough that merging costs nothing.
 inline constexpr visit::SegmentRule kPieceRule{.tile = kTileKeys, .min_keys = 1024, .max_segments = 32};
 
-/// Rows [row_begin, row_end) of one KV head. Row r is token first_token + r / group, head
-/// kv_head * group + r % group. Sparse problems have a key list per token, so their tiles hold one token.
-struct QueryTile {
-  int64_t request = 0;
-  int64_t first_token = 0;
-  int64_t kv_head = 0;
-  int64_t group = 1;
-  int64_t row_begin = 0;
-  int64_t row_end = 0;
-
-  int64_t rows() const { return row_end - row_begin; }
-  int64_t token(int64_t row) const { return first_token + (row_begin + row) / group; }
-  int64_t head(int64_t row) const { return kv_head * group + (row_begin + row) % group; }
-};
-
-/// Enumerates the query tiles of a problem.
-class QueryTiles {
- public:
-  QueryTiles(const ForwardShape& shape, int64_t tile_rows)
-      : shape_(shape),
-        tile_rows_(tile_rows),
-        tokens_(shape.dense ? shape.s_q : 1),
-        groups_(shape.dense ? 1 : shape.s_q),
-        row_tiles_(visit::ceil_div(rows_per_group(shape), tile_rows)) {}
-
-  static int64_t rows_per_group(const ForwardShape& shape) {
-    return (shape.dense ? shape.s_q : 1) * (shape.h_q / shape.h_kv);
-  }
-
-  int64_t count() const { return shape_.batch * groups_ * shape_.h_kv * row_tiles_; }
-
-  QueryTile at(int64_t index) const {
-    QueryTile tile;
-    tile.group = shape_.h_q / shape_.h_kv;
-    tile.row_begin = index % row_tiles_ * tile_rows_;
-    tile.row_end = visit::smaller(tile.row_begin + tile_rows_, tokens_ * tile.group);
-    index /= row_tiles_;
-    tile.kv_head = index % shape_.h_kv;
-    index /= shape_.h_kv;
-    tile.first_token = index % groups_;
-    tile.request = index / groups_;
-    return tile;
-  }
-
- private:
-  const ForwardShape& shape_;
-  int64_t tile_rows_;
-  int64_t tokens_;  // in a tile's group of rows
-  int64_t groups_;  // token groups a request
-  int64_t row_tiles_;
-};
+using visit::QueryTile;
+using visit::QueryTiles;
 
 inline int64_t clamped_length(const CacheShape& shape, const CacheTensors& cache, int64_t limit,
                               int64_t request, int64_t token) {

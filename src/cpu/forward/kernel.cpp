@@ -115,7 +115,7 @@ class ForwardRun {
         plan_(plan),
         workspace_(workspace),
         row_step_(row_step(problem.shape.d_v)),
-        tiles_(problem.shape, plan.tile_rows) {}
+        tiles_(query_tiles(problem.shape, plan.tile_rows)) {}
 
   void run() const {
     if (tiles_.count() == 0) return;
@@ -334,11 +334,11 @@ class ForwardKernel final : public Kernel<Forward> {
     return isa_refusal(isa_, device);
   }
 
-  ForwardPlan plan(const ForwardShape& shape, int threads, Ledger& ledger) const override {
+  ForwardPlan plan(const ForwardShape& shape, const Device& device, Ledger& ledger) const override {
     ForwardPlan plan;
     plan.tile_keys = kTileKeys;
     plan.max_segments = KeyCut::max_pieces(shape);
-    choose_rows(shape, threads, &plan);
+    choose_rows(shape, device.threads, &plan);
     plan.scratch = ledger.book<std::byte>(static_cast<int64_t>(plan.scratch_bytes) * plan.threads);
     const bool merges = shape.epilogue != Epilogue::kPartials && plan.max_segments > 1;
     if (merges && plan.threads > 1 && plan.num_tiles < int64_t{4} * plan.threads) {
@@ -350,8 +350,8 @@ class ForwardKernel final : public Kernel<Forward> {
     return plan;
   }
 
-  void run(const ForwardProblem& problem, const ForwardPlan& plan, void* workspace, Stream) const override {
-    ForwardRun(isa_, problem, plan, workspace).run();
+  void run(const ForwardProblem& problem, const ForwardPlan& plan, const RunPlace& place) const override {
+    ForwardRun(isa_, problem, plan, place.workspace).run();
   }
 
  private:
@@ -359,10 +359,10 @@ class ForwardKernel final : public Kernel<Forward> {
   /// more often: only where threads would have nothing to do, or where their scratch memory would be too
   /// large.
   void choose_rows(const ForwardShape& shape, int threads, ForwardPlan* plan) const {
-    const int64_t rows = std::max<int64_t>(QueryTiles::rows_per_group(shape), 1);
+    const int64_t rows = std::max<int64_t>(query_tiles(shape, 1).rows_of_group(), 1);
     plan->tile_rows = padded_rows(visit::ceil_div(rows, visit::ceil_div(rows, kMaxTileRows)));
     while (true) {
-      plan->num_tiles = QueryTiles(shape, plan->tile_rows).count();
+      plan->num_tiles = query_tiles(shape, plan->tile_rows).count();
       const int64_t items = std::max<int64_t>(plan->num_tiles * plan->max_segments, 1);
       Ledger one;
       lay_out_scratch(isa_, shape, plan->tile_rows, one, nullptr);

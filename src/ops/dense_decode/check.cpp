@@ -79,6 +79,7 @@ ForwardProblem check(const DenseDecodeArgs& args, DeviceId device) {
   shape.q_dtype = q.dtype();
   shape.out_dtype = q.dtype() == DType::kE4M3 ? DType::kBF16 : q.dtype();
   shape.softmax_scale = args.softmax_scale;
+  shape.batch_invariant = args.batch_invariant;
   shape.causal = args.causal;
   shape.window = check_window(check, args.window, args.causal);
   shape.has_sink = args.attn_sink.present();

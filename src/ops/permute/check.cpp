@@ -1,6 +1,7 @@
 // Checks of the weight permutations.
 #include <fmt/format.h>
 
+#include "cuda/kernels.h"
 #include "ops/checks.h"
 #include "ops/forward_check.h"
 
@@ -9,6 +10,11 @@ namespace {
 
 constexpr int64_t kGroupSizes[] = {32, 128};  // weights that share a scale
 constexpr int64_t kScalesInWord = 4;
+
+/// The CPU, or the GPU where the weight lies.
+DeviceId device_of(const TensorView& weight) {
+  return cuda::kBuilt && weight.device().type == DeviceType::kCuda ? weight.device() : DeviceId{};
+}
 
 void check_multiple(const Checker& check, const char* name, int64_t value, int64_t unit) {
   if (value >= unit && value <= kMaxCount && value % unit == 0) return;
@@ -27,7 +33,7 @@ void check_column_major(const Checker& check, const char* name, const TensorView
 }  // namespace
 
 void check(const PermuteQBProjArgs& args) {
-  Checker check("permute_q_b_proj", {});
+  Checker check("permute_q_b_proj", device_of(args.weight));
   if (args.h_q < 1 || args.h_q > kMaxCount) {
     check.refuse("h_q", fmt::format("1 to {}", kMaxCount), fmt::format("{}", args.h_q));
   }
@@ -50,7 +56,7 @@ void check(const PermuteQBProjArgs& args) {
 }
 
 void check(const PermuteWvProjArgs& args) {
-  Checker check("permute_wv_proj", {});
+  Checker check("permute_wv_proj", device_of(args.weight));
   if (args.group_size < 1 || args.group_size > kMaxCount) {
     check.refuse("group_size", fmt::format("1 to {}", kMaxCount), fmt::format("{}", args.group_size));
   }

@@ -2,24 +2,20 @@
 #include <cstring>
 
 #include "casefile/on_error.h"
+#include "cuda/kernels.h"
 #include "ops/checks.h"
+#include "ops/permute/order.h"
 
 namespace tilewise {
 namespace {
 
-constexpr int64_t kRowGroup = 16;     // channels that stay together in q
-constexpr int64_t kColumnGroup = 32;  // channels that stay together in out_fp8 and share a scale
-
-/// Where channel c of head h stands when groups of `unit` channels are grouped by channel first, then by
-/// head.
-int64_t permuted(int64_t h, int64_t c, int64_t heads, int64_t unit) {
-  return c / unit * heads * unit + h * unit + c % unit;
-}
+bool on_gpu(const TensorView& view) { return view.device().type == DeviceType::kCuda; }
 
 }  // namespace
 
-void permute_q_b_proj(const PermuteQBProjArgs& args) {
+void permute_q_b_proj(const PermuteQBProjArgs& args, Stream stream) {
   casefile::or_saved(args, [&] { check(args); });
+  if (on_gpu(args.weight)) return cuda::permute_q_b_proj(args, stream);
   const int64_t rows = args.weight.size(0);
   const int64_t row_bytes = args.weight.size(1);
   const int64_t columns = args.scales.size(1);
@@ -37,8 +33,9 @@ void permute_q_b_proj(const PermuteQBProjArgs& args) {
   }
 }
 
-void permute_wv_proj(const PermuteWvProjArgs& args) {
+void permute_wv_proj(const PermuteWvProjArgs& args, Stream stream) {
   casefile::or_saved(args, [&] { check(args); });
+  if (on_gpu(args.weight)) return cuda::permute_wv_proj(args, stream);
   const int64_t rows = args.weight.size(0) * args.weight.size(1);
   const int64_t row_bytes = args.weight.size(2);
   const int64_t groups = row_bytes / kColumnGroup;

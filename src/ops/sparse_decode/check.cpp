@@ -22,6 +22,7 @@ ForwardProblem check(const SparseDecodeArgs& args, DeviceId device) {
   shape.d_qk = q.size(3);
   shape.d_v = 512;
   shape.softmax_scale = args.softmax_scale;
+  shape.batch_invariant = args.batch_invariant;
   shape.has_sink = args.attn_sink.present();
   const SparseCache main{{"kv_cache", args.kv_cache, "record", args.record},
                          "indices",

@@ -1,0 +1,74 @@
+#include "cuda/common/launch.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "tilewise/error.h"
+
+namespace tilewise::cuda {
+namespace {
+
+constexpr int kSharedWithoutAsking = 48 * 1024;
+
+/// More shared memory than 48 KB has to be asked for, once a kernel and device.
+void allow_shared_memory(const void* kernel, int bytes, const std::string& what) {
+  static std::mutex mutex;
+  static std::set<std::pair<const void*, int>> allowed;
+  int device = 0;
+  check_cuda(cudaGetDevice(&device), what);
+  const std::lock_guard lock(mutex);
+  if (allowed.contains({kernel, device})) return;
+  int most = 0;
+  check_cuda(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), what);
+  cudaFuncAttributes attributes{};
+  check_cuda(cudaFuncGetAttributes(&attributes, kernel), what);
+  const int dynamic = most - static_cast<int>(attributes.sharedSizeBytes);
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, dynamic),
+             what + fmt::format(" asked for {} B of shared memory", bytes));
+  allowed.emplace(kernel, device);
+}
+
+}  // namespace
+
+void check_cuda(cudaError_t status, const std::string& what) {
+  if (status == cudaSuccess) return;
+  // A failed launch must not be reported a second time by whoever calls CUDA next.
+  static_cast<void>(cudaGetLastError());
+  throw CudaError(fmt::format("{}: {} ({})", what, cudaGetErrorString(status), cudaGetErrorName(status)));
+}
+
+DeviceGuard::DeviceGuard(int32_t index) {
+  const std::string what = fmt::format("cuda:{}", index);
+  check_cuda(cudaGetDevice(&previous_), what);
+  if (previous_ == index) return;
+  check_cuda(cudaSetDevice(index), what);
+  changed_ = true;
+}
+
+DeviceGuard::~DeviceGuard() {
+  if (changed_) static_cast<void>(cudaSetDevice(previous_));
+}
+
+void launch_kernel(const Launch& launch, const void* kernel, void* params) {
+  if (launch.blocks == 0) return;
+  const auto what = [&] {
+    return fmt::format("{}: kernel {}, {} blocks of {} threads, {} B shared memory", launch.op, launch.name,
+                       launch.blocks, launch.threads, launch.shared_bytes);
+  };
+  if (launch.blocks > std::numeric_limits<int32_t>::max()) {
+    throw CudaError(what() + ": more blocks than a launch can have");
+  }
+  if (launch.shared_bytes > kSharedWithoutAsking) allow_shared_memory(kernel, launch.shared_bytes, what());
+  void* arguments[] = {params};
+  const auto blocks = static_cast<unsigned>(launch.blocks);
+  const auto threads = static_cast<unsigned>(launch.threads);
+  const cudaError_t status = cudaLaunchKernel(kernel, dim3(blocks), dim3(threads), arguments,
+                                              static_cast<size_t>(launch.shared_bytes), launch.stream);
+  if (status != cudaSuccess) check_cuda(status, what());
+}
+
+}  // namespace tilewise::cuda

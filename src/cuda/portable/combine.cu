@@ -1,0 +1,179 @@
+// Merging partial results: a block a row, a warp 128 columns of it. The weights are made in double, 32
+// partial results at a time, one a lane; then the lanes hand them round while all add up columns.
+#include <string>
+
+#include "cuda/common/launch.h"
+#include "cuda/kernels.h"
+#include "cuda/portable/epilogue.cuh"
+#include "softmax/state.h"
+
+namespace tilewise::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kWarps = kThreads / 32;
+constexpr int kSliceColumns = 128;  // of a warp
+constexpr unsigned kAllLanes = 0xFFFFFFFFu;
+
+/// CombineProblem without what only the host needs.
+struct CombineParams {
+  Fp8Tensors fp8;
+  bool casts;
+  bool has_sink;
+  softmax::LogBase base;
+  DType partial_dtype;
+  DType out_dtype;
+  int64_t num_partials;
+  int64_t s_q;
+  int64_t h_q;
+  int64_t d_v;
+  int64_t n_groups;
+  RowTensor<const uint8_t> partials;
+  RowTensor<const float> partial_lse;
+  const float* sink;
+  int64_t sink_stride;
+  RowTensor<uint8_t> out;
+  RowTensor<float> lse;
+};
+
+__device__ double sum_of_warp(double value) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(kAllLanes, value, step);
+  return value;
+}
+
+__device__ softmax::PartialState state_of_row(const CombineParams& p, int64_t token, int64_t head, int lane) {
+  softmax::PartialState state;
+  for (int64_t i = lane; i < p.num_partials; i += 32) {
+    const float lse = *p.partial_lse.at(i, token, head);
+    if (!softmax::is_empty_partial(lse)) state.max = max_or_nan(state.max, lse);
+  }
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    state.max = max_or_nan(state.max, __shfl_xor_sync(kAllLanes, state.max, step));
+  }
+  for (int64_t i = lane; i < p.num_partials; i += 32) {
+    const float lse = *p.partial_lse.at(i, token, head);
+    if (!softmax::is_empty_partial(lse)) state.sum += softmax::power_of(p.base, double{lse} - state.max);
+  }
+  state.sum = sum_of_warp(state.sum);
+  return state;
+}
+
+// Four columns of a partial row.
+__device__ float4 load_columns(const uint8_t* row, DType type, int64_t column) {
+  if (type == DType::kFP32) {
+    const float* from = reinterpret_cast<const float*>(row) + column;
+    if (is_aligned(row)) return *reinterpret_cast<const float4*>(from);
+    return {from[0], from[1], from[2], from[3]};
+  }
+  const uint2 pairs = *reinterpret_cast<const uint2*>(row + 2 * column);
+  if (type == DType::kFP16) {
+    const float2 low = __half22float2(reinterpret_cast<const __half2&>(pairs.x));
+    const float2 high = __half22float2(reinterpret_cast<const __half2&>(pairs.y));
+    return {low.x, low.y, high.x, high.y};
+  }
+  return {__uint_as_float(pairs.x << 16), __uint_as_float(pairs.x & 0xFFFF0000u),
+          __uint_as_float(pairs.y << 16), __uint_as_float(pairs.y & 0xFFFF0000u)};
+}
+
+// The merged values of o's columns, as far as there are any.
+__device__ void merge_columns(const CombineParams& p, int64_t token, int64_t head,
+                              const softmax::PartialState& state, double factor, int lane, RowValues<1>& o) {
+  // A sink that takes all the weight leaves exact zeros.
+  if (softmax::is_lonely(state) || factor == 0.0) return;
+  const int64_t column = o.column(0, lane);
+  const bool exists = column < p.d_v;
+  for (int64_t base = 0; base < p.num_partials; base += 32) {
+    const float own =
+        base + lane < p.num_partials ? *p.partial_lse.at(base + lane, token, head) : -softmax::kInfinity;
+    const auto own_weight = static_cast<float>(softmax::partial_weight(state, own, p.base) * factor);
+    const unsigned counting = __ballot_sync(kAllLanes, !softmax::is_empty_partial(own));
+    const int n = static_cast<int>(visit::smaller(32, p.num_partials - base));
+#pragma unroll 8
+    for (int i = 0; i < n; ++i) {
+      const float weight = __shfl_sync(kAllLanes, own_weight, i);
+      float4 v{};
+      if (exists && (counting >> i & 1) != 0) {
+        v = load_columns(p.partials.at(base + i, token, head), p.partial_dtype, column);
+      }
+      o.v[0][0] = fmaf(v.x, weight, o.v[0][0]);
+      o.v[0][1] = fmaf(v.y, weight, o.v[0][1]);
+      o.v[0][2] = fmaf(v.z, weight, o.v[0][2]);
+      o.v[0][3] = fmaf(v.w, weight, o.v[0][3]);
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant__ CombineParams p) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int64_t token = blockIdx.x / p.h_q;
+  const int64_t head = blockIdx.x % p.h_q;
+  const softmax::PartialState state = state_of_row(p, token, head, lane);
+  const double lse = softmax::merged_lse(state, p.base);
+  const double factor = p.has_sink ? softmax::sink_factor(lse, p.sink[head * p.sink_stride]) : 1.0;
+  for (int64_t slice = warp; slice * kSliceColumns < p.d_v; slice += kWarps) {
+    RowValues<1> o{.v = {}, .first = static_cast<int>(slice)};
+    merge_columns(p, token, head, state, factor, lane, o);
+    if (p.casts) {
+      store_fp8(p.fp8, p.h_q, p.n_groups, token, head, o, lane);
+    } else {
+      store_values(o, p.out_dtype, p.out.at(0, token, head), lane, p.d_v);
+    }
+  }
+  if (threadIdx.x == 0 && p.lse.data != nullptr) *p.lse.at(0, token, head) = static_cast<float>(lse);
+}
+
+class PortableCombine final : public Kernel<Combine> {
+ public:
+  const std::string& name() const override {
+    static const std::string name = "cuda_portable";
+    return name;
+  }
+
+  std::optional<std::string> refusal(const CombineShape&, const Device& device) const override {
+    if (device.id.type == DeviceType::kCuda) return std::nullopt;
+    return "runs on CUDA devices, not on " + to_string(device.id);
+  }
+
+  RowsPlan plan(const CombineShape&, const Device&, Ledger&) const override { return {}; }
+
+  void run(const CombineProblem& problem, const RowsPlan&, const RunPlace& place) const override {
+    const DeviceGuard device(place.device.index);
+    const CombineShape& shape = problem.shape;
+    const CombineParams params{.fp8 = problem,
+                               .casts = shape.fp8,
+                               .has_sink = shape.has_sink,
+                               .base = shape.base2 ? softmax::LogBase::kTwo : softmax::LogBase::kE,
+                               .partial_dtype = shape.partial_dtype,
+                               .out_dtype = shape.out_dtype,
+                               .num_partials = shape.num_partials,
+                               .s_q = shape.s_q,
+                               .h_q = shape.h_q,
+                               .d_v = shape.d_v,
+                               .n_groups = shape.n_groups,
+                               .partials = problem.partials,
+                               .partial_lse = problem.partial_lse,
+                               .sink = problem.sink,
+                               .sink_stride = problem.sink_stride,
+                               .out = problem.out,
+                               .lse = problem.lse};
+    launch({.op = shape.op.c_str(),
+            .name = name().c_str(),
+            .blocks = shape.s_q * shape.h_q,
+            .threads = kThreads,
+            .stream = static_cast<cudaStream_t>(place.stream.handle)},
+           &combine_kernel, params);
+  }
+};
+
+}  // namespace
+
+KernelTable<Combine> combine_kernels() {
+  static const PortableCombine portable;
+  static const Kernel<Combine>* const rows[] = {&portable};
+  return rows;
+}
+
+}  // namespace tilewise::cuda

@@ -1,0 +1,203 @@
+// The end of a row: a warp takes a finished row of 512 columns, or slices of 128 columns of it, and writes
+// every output it has.
+//
+// Lane l holds columns 128 * slice + 4 * l + j: loads and stores of a warp are contiguous, a rotated pair
+// lies in one lane, and a cast group of 32 columns in eight neighbouring lanes.
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include <cstdint>
+
+#include "core/numeric.h"
+#include "cuda/common/ptx.cuh"
+#include "cuda/portable/params.h"
+#include "softmax/state.h"
+
+namespace tilewise::cuda {
+
+inline constexpr int kFusedDim = 512;
+inline constexpr int kRopeDim = 64;
+inline constexpr int kCastGroup = 32;
+
+template <int kSlices>
+struct RowValues {
+  float v[kSlices][4];
+  int first = 0;  // slice of 128 columns
+
+  __device__ int column(int i, int lane) const { return 128 * (first + i) + 4 * lane; }
+};
+
+// What the exponents of weights are measured from, for a maximum of scores; never fused with what follows, so
+// that every use has the same bits.
+__device__ __forceinline__ float power_base(float max) {
+  return __fmul_rn(softmax::safe_max(max), softmax::kLog2e);
+}
+// The weight of what was measured from a maximum's base, measured from `base`.
+__device__ __forceinline__ float weight_of(float max, float base) {
+  return max == -softmax::kInfinity ? 0.0f : exp2_approx(power_base(max) - base);
+}
+
+// Whose row it is.
+struct RowPlace {
+  int64_t request;
+  int64_t token;
+  int64_t head;
+};
+
+__device__ inline const float* cos_sin_of(const ForwardParams& p, int64_t token) {
+  const int64_t position = p.tensors.positions[token * p.tensors.positions_stride];
+  return p.tensors.cos_sin +
+         visit::smaller(visit::larger(position, 0), p.shape.max_pos - 1) * p.tensors.cos_sin_stride;
+}
+
+__device__ inline float sink_bias_of(const ForwardParams& p, int64_t head) {
+  const int64_t at = head * p.tensors.sink_bias_stride;
+  switch (p.shape.sink_bias_dtype) {
+    case DType::kBF16:
+      return bf16_bits_to_f32(static_cast<const uint16_t*>(p.tensors.sink_bias)[at]);
+    case DType::kFP16:
+      return f16_bits_to_f32(static_cast<const uint16_t*>(p.tensors.sink_bias)[at]);
+    default:
+      return static_cast<const float*>(p.tensors.sink_bias)[at];
+  }
+}
+
+// The inverse rotation of the last 64 columns.
+template <int kSlices>
+__device__ void rotate_back(const ForwardParams& p, int64_t token, int lane, RowValues<kSlices>& o) {
+  const int first = o.column(kSlices - 1, lane) - (kFusedDim - kRopeDim);
+  if (first < 0) return;
+  const float* cos_sin = cos_sin_of(p, token);
+#pragma unroll
+  for (int j = 0; j < 4; j += 2) {
+    const float cos = cos_sin[(first + j) / 2];
+    const float sin = cos_sin[kRopeDim / 2 + (first + j) / 2];
+    const float even = o.v[kSlices - 1][j];
+    const float odd = o.v[kSlices - 1][j + 1];
+    o.v[kSlices - 1][j] = fmaf(even, cos, odd * sin);
+    o.v[kSlices - 1][j + 1] = fmaf(even, -sin, odd * cos);
+  }
+}
+
+// Multiplies by the factor and, in fused operators, turns the output back. A row without weight becomes +0
+// whatever its sums met.
+template <int kSlices>
+__device__ void finish_output(const ForwardParams& p, int64_t token, float factor, int lane,
+                              RowValues<kSlices>& o) {
+#pragma unroll
+  for (int i = 0; i < kSlices; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) o.v[i][j] = factor == 0.0f ? 0.0f : o.v[i][j] * factor;
+  }
+  if (p.shape.fused && factor != 0.0f) rotate_back(p, token, lane, o);
+}
+
+// Rows of fp32 may begin at any float; those of narrower types begin at 16 bytes.
+__device__ inline bool is_aligned(const void* row) { return reinterpret_cast<uintptr_t>(row) % 16 == 0; }
+
+// Those of the row's first `columns` values that are there, in a 16-bit type or in fp32; `to` is the row's
+// first byte.
+template <int kSlices>
+__device__ void store_values(const RowValues<kSlices>& o, DType type, uint8_t* to, int lane,
+                             int64_t columns = kFusedDim) {
+#pragma unroll
+  for (int i = 0; i < kSlices; ++i) {
+    const float* v = o.v[i];
+    const int at = o.column(i, lane);
+    if (at >= columns) continue;
+    if (type == DType::kFP32 && is_aligned(to)) {
+      *reinterpret_cast<float4*>(to + 4 * at) = {v[0], v[1], v[2], v[3]};
+    } else if (type == DType::kFP32) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) reinterpret_cast<float*>(to)[at + j] = v[j];
+    } else if (type == DType::kFP16) {
+      *reinterpret_cast<uint2*>(to + 2 * at) = {pack<__half>(v[0], v[1]), pack<__half>(v[2], v[3])};
+    } else {
+      *reinterpret_cast<uint2*>(to + 2 * at) = {pack<__nv_bfloat16>(v[0], v[1]),
+                                                pack<__nv_bfloat16>(v[2], v[3])};
+    }
+  }
+}
+
+// e4m3 codes and exponent bytes in the fused operators' layout.
+template <int kSlices>
+__device__ void store_fp8(const Fp8Tensors& t, int64_t h_q, int64_t n_groups, int64_t token, int64_t head,
+                          const RowValues<kSlices>& o, int lane) {
+  const uint32_t size = static_cast<uint32_t>(h_q) / static_cast<uint32_t>(n_groups);
+  const uint32_t group = static_cast<uint32_t>(head) / size;
+  const uint32_t in_group = static_cast<uint32_t>(head) % size;
+  uint8_t* codes = t.out_fp8 + (token * n_groups + group) * size * kFusedDim + in_group * kCastGroup;
+  auto* exponents = reinterpret_cast<uint8_t*>(t.out_sf + token * t.sf_stride_s + group * t.sf_stride_g);
+#pragma unroll
+  for (int i = 0; i < kSlices; ++i) {
+    float amax = 0.0f;
+    // Compared by hand: a NaN element must not decide its group's exponent.
+#pragma unroll
+    for (int j = 0; j < 4; ++j) amax = fabsf(o.v[i][j]) > amax ? fabsf(o.v[i][j]) : amax;
+#pragma unroll
+    for (int step = 1; step < kCastGroup / 4; step *= 2) {
+      amax = fmaxf(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, step));
+    }
+    const uint8_t exponent = pow2_ceil_to_ue8m0(fmaxf(amax, 1e-4f) / 448.0f);
+    // 2^(127 - exponent) is 1 / scale, exactly.
+    const float inverse = ue8m0_to_f32(static_cast<uint8_t>(254 - exponent));
+    // The same bits as f32_to_e4m3.
+    const auto codes_of = [&](float low, float high) {
+      return static_cast<uint32_t>(
+          __nv_cvt_float2_to_fp8x2({low * inverse, high * inverse}, __NV_SATFINITE, __NV_E4M3));
+    };
+    const uint32_t word = codes_of(o.v[i][0], o.v[i][1]) | codes_of(o.v[i][2], o.v[i][3]) << 16;
+    const uint32_t channel_group = static_cast<uint32_t>(o.column(i, lane)) / kCastGroup;
+    *reinterpret_cast<uint32_t*>(codes + channel_group * size * kCastGroup + o.column(i, lane) % kCastGroup) =
+        word;
+    if (lane % (kCastGroup / 4) == 0) {
+      const uint32_t place = channel_group * size + in_group;
+      exponents[place / 4 * t.sf_stride_c * 4 + place % 4] = exponent;
+    }
+  }
+}
+
+// Everything that the operator returns of a row, or of slices of it; o is its unnormalised output.
+template <int kSlices>
+__device__ void store_row(const ForwardParams& p, const RowPlace& row, const softmax::RowState& state,
+                          int lane, RowValues<kSlices>& o) {
+  const ForwardTensors& t = p.tensors;
+  const softmax::RowResult result = p.shape.has_sink_bias
+                                        ? softmax::finish_with_sink_bias(state, sink_bias_of(p, row.head))
+                                        : softmax::finish(state);
+  float factor = result.scale;
+  // A row without weight stays 0 whatever the sink and the scales are.
+  if (p.shape.has_sink && factor != 0.0f) {
+    factor *= softmax::sink_factor(result.lse, t.sink[row.head * t.sink_stride]);
+  }
+  if (t.descale_k != nullptr && factor != 0.0f) factor *= t.descale_k[0];
+  finish_output(p, row.token, factor, lane, o);
+  if (lane == 0 && o.first == 0) {
+    if (t.lse.data != nullptr) *t.lse.at(row.request, row.token, row.head) = result.lse;
+    if (t.max_logits.data != nullptr) *t.max_logits.at(row.request, row.token, row.head) = result.max_logit;
+  }
+  if (p.shape.epilogue == Epilogue::kFp8) {
+    if (t.out_bf16.data != nullptr) {
+      store_values(o, DType::kBF16, reinterpret_cast<uint8_t*>(t.out_bf16.at(0, row.token, row.head)), lane);
+    }
+    if (t.out_fp8 != nullptr) store_fp8(t, p.shape.h_q, p.shape.n_groups, row.token, row.head, o, lane);
+  } else {
+    store_values(o, p.shape.out_dtype, t.out.at(row.request, row.token, row.head), lane);
+  }
+}
+
+// A partial result of fused_decode_partials.
+__device__ inline void store_partial_row(const ForwardParams& p, const RowPlace& row, int64_t split,
+                                         const softmax::RowState& state, int lane, RowValues<4>& o) {
+  const ForwardTensors& t = p.tensors;
+  const softmax::RowResult result = softmax::finish(state);
+  finish_output(p, row.token, result.scale, lane, o);
+  store_values(o, DType::kFP32, t.out.at(0, row.token, row.head) + split * t.split_stride_out, lane);
+  if (lane == 0) {
+    *(t.lse.at(0, row.token, row.head) + split * t.split_stride_lse) =
+        softmax::is_lonely(state) ? -softmax::kInfinity : softmax::lse_to_base2(result.lse);
+  }
+}
+
+}  // namespace tilewise::cuda

@@ -1,0 +1,207 @@
+// The table row of the portable forward kernel: what it takes, how it cuts, how it is launched.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
+
+#include "cuda/common/launch.h"
+#include "cuda/kernels.h"
+#include "cuda/portable/config.h"
+#include "cuda/portable/instances.h"
+#include "cuda/portable/params.h"
+
+namespace tilewise::cuda {
+namespace {
+
+constexpr int32_t kLeastCapability = 80;
+/// A multiprocessor's shared memory, beyond what a single block may have, and what each block costs on top.
+constexpr int32_t kSharedOfBlock = 1024;
+
+// Pieces of a row whose bits may not depend on the batch, in keys.
+constexpr int64_t kDecodePiece = 1024;
+constexpr int64_t kDecodePieces = 16;
+constexpr int64_t kPrefillPiece = 4096;
+constexpr int64_t kPrefillPieces = 8;
+/// Otherwise at most so many.
+constexpr int64_t kMostPieces = 128;
+
+using InstanceOf = const void* (*)();
+using Instances = std::array<InstanceOf, kNumForwardConfigs>;
+
+template <class T, int kDim, bool kRaw>
+constexpr Instances instances_of() {
+  return []<size_t... kRow>(std::index_sequence<kRow...>) {
+    return Instances{&forward_instance<T, kDim, static_cast<int>(kRow), kRaw>...};
+  }(std::make_index_sequence<kNumForwardConfigs>());
+}
+
+const Instances& instances_for(const ForwardShape& shape) {
+  static constexpr Instances kBf16[] = {instances_of<__nv_bfloat16, 512, false>(),
+                                        instances_of<__nv_bfloat16, 576, false>()};
+  static constexpr Instances kFp16[] = {instances_of<__half, 512, false>(),
+                                        instances_of<__half, 576, false>()};
+  static constexpr Instances kRaw[] = {instances_of<__nv_bfloat16, 512, true>(),
+                                       instances_of<__nv_bfloat16, 576, true>()};
+  const size_t wide = shape.d_qk == 576 ? 1 : 0;
+  if (decodes(shape)) return kRaw[wide];
+  return shape.main.dtype == DType::kFP16 ? kFp16[wide] : kBf16[wide];
+}
+
+int64_t longest_row(const ForwardShape& shape) {
+  return shape.dense ? shape.main.width * shape.main.page : shape.main.width + shape.extra.width;
+}
+
+/// The number of pieces that takes the least time, in units of what a KV tile costs a block: waves of blocks,
+/// each with the start and the end of a piece, then the merge.
+int64_t quickest_pieces(int64_t num_tiles, int64_t keys_tiles, int64_t slots) {
+  constexpr int64_t kStartAndEnd = 2;
+  constexpr int64_t kMerge = 2;
+  constexpr int64_t kMergedAtOnce = 8;
+  int64_t best = 1;
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (int64_t pieces = 1; pieces <= std::clamp<int64_t>(keys_tiles, 1, kMostPieces); ++pieces) {
+    const int64_t waves = visit::ceil_div(num_tiles * pieces, slots);
+    const int64_t merge = pieces == 1 ? 0 : kMerge + pieces / kMergedAtOnce;
+    const int64_t time = waves * (visit::ceil_div(keys_tiles, pieces) + kStartAndEnd) + merge;
+    if (time >= least) continue;
+    least = time;
+    best = pieces;
+  }
+  return best;
+}
+
+void choose_pieces(const ForwardShape& shape, const ForwardConfig& config, int64_t slots, ForwardPlan* plan) {
+  plan->min_piece = 1;
+  plan->max_segments = 1;
+  if (shape.epilogue == Epilogue::kPartials) {
+    plan->max_segments = shape.num_splits;
+    return;
+  }
+  // The state after the first entries is taken where it passes by, so nothing is cut.
+  if (shape.indexer_topk > 0 || plan->num_tiles == 0) return;
+  // The extra list begins a tile of its own.
+  const int64_t tiles = visit::ceil_div(longest_row(shape), config.tile_keys) + (shape.extra.present ? 1 : 0);
+  if (shape.batch_invariant) {
+    const bool prefill = shape.batch == 1 && !shape.dense && shape.main.page == 1;
+    plan->min_piece = (prefill ? kPrefillPiece : kDecodePiece) / config.tile_keys;
+    plan->max_segments = prefill ? kPrefillPieces : kDecodePieces;
+  } else {
+    plan->max_segments = quickest_pieces(plan->num_tiles, tiles, slots);
+  }
+  plan->max_segments =
+      std::min(plan->max_segments, std::max<int64_t>(visit::ceil_div(tiles, plan->min_piece), 1));
+}
+
+formats::RecordSpec spec_of(const CacheShape& cache, int64_t d) {
+  if (!cache.present) return {};
+  const auto columns = static_cast<int32_t>(d);
+  if (cache.record == Record::kBf16 && cache.dtype == DType::kE4M3) {
+    using namespace formats::grammar;
+    return record(Record::kBf16, columns, planes(columns), segments(unscaled_e4m3(0, 0, columns)),
+                  no_scales());
+  }
+  return formats::record_spec(cache.record, columns);
+}
+
+/// Rows of a cache, as far as an index can tell them apart.
+int32_t slots_of(const CacheShape& cache) {
+  return static_cast<int32_t>(
+      std::min<int64_t>(cache.num_blocks * cache.page, std::numeric_limits<int32_t>::max()));
+}
+
+class PortableForward final : public Kernel<Forward> {
+ public:
+  const std::string& name() const override {
+    static const std::string name = "cuda_portable";
+    return name;
+  }
+
+  std::optional<std::string> refusal(const ForwardShape& shape, const Device& device) const override {
+    if (device.id.type != DeviceType::kCuda) return "runs on CUDA devices, not on " + to_string(device.id);
+    if (device.cuda_capability < kLeastCapability) {
+      return fmt::format("needs compute capability 8.0, the device has {}.{}", device.cuda_capability / 10,
+                         device.cuda_capability % 10);
+    }
+    if (!choose_config(shape, device)) {
+      return fmt::format("needs {} B of shared memory, the device has {} B",
+                         shared_bytes(kForwardConfigs[kNumForwardConfigs - 1], shape),
+                         device.cuda_shared_bytes);
+    }
+    return std::nullopt;
+  }
+
+  ForwardPlan plan(const ForwardShape& shape, const Device& device, Ledger& ledger) const override {
+    ForwardPlan plan;
+    plan.config = choose_config(shape, device).value();
+    const ForwardConfig& config = kForwardConfigs[plan.config];
+    plan.tile_rows = config.tile_rows;
+    plan.tile_keys = config.tile_keys;
+    plan.num_tiles = query_tiles(shape, plan.tile_rows).count();
+    const int32_t block_bytes = shared_bytes(config, shape) + kSharedOfBlock;
+    const int32_t blocks_per_sm =
+        std::clamp((device.cuda_shared_bytes + kSharedOfBlock) / block_bytes, 1, 8 / config.warps);
+    choose_pieces(shape, config, int64_t{device.cuda_sms} * blocks_per_sm, &plan);
+    if (merges(shape, plan)) {
+      const int64_t rows = plan.num_tiles * plan.max_segments * plan.tile_rows;
+      plan.partials = ledger.book<float>(rows * shape.d_v);
+      plan.scratch = ledger.book<float2>(rows);
+    }
+    return plan;
+  }
+
+  void run(const ForwardProblem& problem, const ForwardPlan& plan, const RunPlace& place) const override {
+    const DeviceGuard device(place.device.index);
+    const ForwardShape& shape = problem.shape;
+    const ForwardConfig& config = kForwardConfigs[plan.config];
+    ForwardParams params{.shape = shape,
+                         .tensors = problem,
+                         .tiles = query_tiles(shape, plan.tile_rows),
+                         .tile_keys = plan.tile_keys,
+                         .min_piece = plan.min_piece,
+                         .max_pieces = plan.max_segments,
+                         .partials = {},
+                         .main_page = Divisor::of(shape.main.page),
+                         .extra_page = Divisor::of(shape.extra.page),
+                         .main_slots = slots_of(shape.main),
+                         .extra_slots = slots_of(shape.extra),
+                         .main_record = spec_of(shape.main, shape.d_qk),
+                         .extra_record = spec_of(shape.extra, shape.d_qk),
+                         .raw_row_bytes = decodes(shape) ? raw_row_bytes(shape) : 0};
+    if (merges(shape, plan)) {
+      params.partials = {granted<float>(place.workspace, plan.partials),
+                         granted<float2>(place.workspace, plan.scratch)};
+    }
+    const auto stream = static_cast<cudaStream_t>(place.stream.handle);
+    launch_kernel({.op = shape.op.c_str(),
+                   .name = name().c_str(),
+                   .blocks = plan.num_tiles * plan.max_segments,
+                   .threads = config.warps * 32,
+                   .shared_bytes = shared_bytes(config, shape),
+                   .stream = stream},
+                  instances_for(shape)[static_cast<size_t>(plan.config)](), &params);
+    if (!merges(shape, plan)) return;
+    launch_kernel({.op = shape.op.c_str(),
+                   .name = "cuda_portable merge",
+                   .blocks = plan.num_tiles * plan.tile_rows,
+                   .threads = kMergeThreads,
+                   .stream = stream},
+                  merge_kernel_of_forward(), &params);
+  }
+
+ private:
+  static bool merges(const ForwardShape& shape, const ForwardPlan& plan) {
+    return shape.epilogue != Epilogue::kPartials && plan.max_segments > 1;
+  }
+};
+
+}  // namespace
+
+KernelTable<Forward> forward_kernels() {
+  static const PortableForward portable;
+  static const Kernel<Forward>* const rows[] = {&portable};
+  return rows;
+}
+
+}  // namespace tilewise::cuda

@@ -1,0 +1,583 @@
+// The forward attention kernel on mma.sync, for every GPU from compute capability 8.0 on.
+//
+// One block: one query tile (rows that share their keys) and one piece of its KV tiles.
+//
+//   warps        row_groups x column groups (config.h). A warp owns the same rows in both products: of the
+//                scores it computes its share of the tile's keys, of the output its share of the 512 columns,
+//                which stay in registers. All warps copy.
+//   per KV tile  1 wait for the tile, barrier        plain rows: start the copies of a later tile
+//                                                     records: decode raw -> tile, barrier, start raw copies
+//                2 scores = Q K^T                     two or four warps divide the columns of 32 keys and add
+//                up
+//                                                     (their barriers: 1 and up)
+//                3 maximum over the column groups     barrier
+//                4 weights to shared memory           barrier
+//                5 output = output * rescale + P V
+//   at the end   sums over the column groups, output through shared memory, then one warp a row: epilogue,
+//                or, where the tile has several pieces, maximum, sum and output to the workspace
+//   memory       shared_layout.h
+//
+// Weights are powers of two: 2^(score * log2(e) - base), base = power_base(maximum). A base is rounded, but
+// the same one for all keys, so that its error cancels when the row is divided by its sum.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/common/ptx.cuh"
+#include "cuda/portable/config.h"
+#include "cuda/portable/epilogue.cuh"
+#include "cuda/portable/key_tiles.cuh"
+#include "cuda/portable/params.h"
+#include "cuda/portable/query.cuh"
+#include "cuda/portable/shared_layout.h"
+#include "cuda/portable/source.cuh"
+#include "softmax/state.h"
+
+namespace tilewise::cuda {
+
+template <class T, int kDim, int kConfigRow, bool kRaw>
+class ForwardBlock {
+  static constexpr ForwardConfig kConfig = kForwardConfigs[kConfigRow];
+
+ public:
+  static constexpr int kThreads = kConfig.warps * 32;
+
+  __device__ ForwardBlock(const ForwardParams& params, uint8_t* shared)
+      : p_(params),
+        shared_(shared),
+        at_(shared_layout(kConfig, kDim, kRaw, params.raw_row_bytes)),
+        tile_(*reinterpret_cast<const visit::QueryTile*>(shared + at_.tile)),
+        tiles_(*reinterpret_cast<const KeyTiles*>(shared + at_.key_tiles)),
+        warp_(static_cast<int>(threadIdx.x) / 32),
+        lane_(static_cast<int>(threadIdx.x) % 32),
+        row_group_(warp_ / kColumnGroups),
+        column_group_(warp_ % kColumnGroups) {}
+
+  __device__ void run() {
+    if (threadIdx.x == 0) find_work();
+    __syncthreads();
+    const visit::Range places = tiles_.places;
+    if (places.begin < 0) return;
+    KeySource<kDim, kKeys, kThreads, kRaw> source(p_, tiles_);
+    fetch_queries<kRows, kDim, kThreads>(p_, tile_, shared_ + at_.queries);
+    commit_copies();
+    start(source, places);
+    wait_copies<kAhead>();  // the queries are there
+    __syncthreads();
+    finish_queries<kRows, kDim, kThreads>(p_, tile_, shared_ + at_.queries, scale());
+    if (p_.shape.dense) fill_limits();
+    __syncthreads();
+    begin_rows();
+    for (int32_t place = places.begin; place < places.end; ++place) {
+      await_tile(source, place, places.end);
+      float scores[kRowTiles][kKeyTiles][4];
+      multiply_scores(key_stage(place - places.begin), scores);
+      scale_and_mask(place, valid((place - places.begin) % kValidSlots), scores);
+      weigh(scores);
+      accumulate(key_stage(place - places.begin));
+      if (p_.shape.indexer_topk > 0 && place + 1 == tiles_.prefix_tiles) store_indexer_lse();
+    }
+    if (p_.shape.indexer_topk > 0 && tiles_.prefix_tiles == 0) store_indexer_lse();
+    finish();
+  }
+
+ private:
+  // What the block does. It lies in shared memory, because registers are scarce and this is rarely read.
+  __device__ void find_work() {
+    const visit::QueryTile tile = p_.tiles.at(tile_index());
+    KeyTiles tiles = KeyTiles::of(p_, tile);
+    tiles.places = piece() < tiles.pieces(p_) ? tiles.piece(p_, piece()) : visit::Range{-1, -1};
+    tiles.whole = tiles.pieces(p_) == 1;
+    *reinterpret_cast<visit::QueryTile*>(shared_ + at_.tile) = tile;
+    *reinterpret_cast<KeyTiles*>(shared_ + at_.key_tiles) = tiles;
+  }
+  static_assert(sizeof(visit::QueryTile) <= kQueryTileBytes && sizeof(KeyTiles) <= kKeyTilesBytes);
+  __device__ int64_t tile_index() const { return blockIdx.x / p_.max_pieces; }
+  __device__ int64_t piece() const { return blockIdx.x % p_.max_pieces; }
+
+  static constexpr int kRows = kConfig.tile_rows;
+  static constexpr int kKeys = kConfig.tile_keys;
+  static constexpr int kStages = kRaw ? 1 : kConfig.stages;
+  static constexpr int kAhead = kRaw ? 1 : kStages - 1;  // tiles under way when the loop begins
+  static constexpr int kValidSlots = kStages < 2 ? 2 : kStages;
+  static constexpr int kColumnGroups = kConfig.warps / kConfig.row_groups;
+  static constexpr int kWarpRows = kRows / kConfig.row_groups;
+  static constexpr int kRowTiles = kWarpRows / 16;
+  static constexpr int kWarpKeys = kKeys / kColumnGroups;
+  static constexpr int kKeyTiles = kWarpKeys / 8;
+  static constexpr int kWarpColumns = kValueDim / kColumnGroups;
+  static constexpr int kColumnTiles = kWarpColumns / 8;
+  static constexpr int kRowBytes = kDim * 2;
+  static constexpr int kStageBytes = kKeys * kRowBytes;
+  static constexpr int kWeightBytes = kKeys * 2;
+  static constexpr int kSplit = 32 / kWarpKeys;  // warps that score the same keys
+  static_assert(kWarpRows % 16 == 0 && kKeyTiles * kSplit == 4 && kColumnTiles % 2 == 0);
+  static_assert(kDim / 16 % kSplit == 0);
+
+  __device__ float* scale() const { return reinterpret_cast<float*>(shared_ + at_.scale); }
+  __device__ float* partial() const { return reinterpret_cast<float*>(shared_ + at_.partial); }
+  __device__ int2* limits() const { return reinterpret_cast<int2*>(shared_ + at_.limits); }
+  __device__ uint8_t* valid(int slot) const { return shared_ + at_.valid + slot * kKeys; }
+  __device__ uint8_t* key_stage(int32_t i) const { return shared_ + at_.keys + i % kStages * kStageBytes; }
+
+  // A lane's accumulators belong to rows first_row() + 16 * m + 8 * half.
+  __device__ int first_row() const { return row_group_ * kWarpRows + lane_ / 4; }
+
+  // Starts what is under way when the loop begins.
+  template <class Source>
+  __device__ void start(Source& source, const visit::Range& places) {
+    if (places.begin < places.end) source.look_up(places.begin);
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (places.begin + i < places.end) {
+        if constexpr (kRaw) {
+          source.fetch(shared_address(shared_ + at_.raw), valid(0));
+        } else {
+          fetch_plain(source, i);
+          if (places.begin + i + 1 < places.end) source.look_up(places.begin + i + 1);
+        }
+      }
+      commit_copies();
+    }
+  }
+
+  template <class Source>
+  __device__ void fetch_plain(Source& source, int32_t i) {
+    source.fetch(shared_address(key_stage(i)), valid(i % kValidSlots));
+  }
+
+  // Returns when the tile at `place` is there for everybody; starts what comes after it.
+  template <class Source>
+  __device__ void await_tile(Source& source, int32_t place, int32_t end) {
+    const int32_t i = place - tiles_.places.begin;
+    if constexpr (kRaw) {
+      wait_copies<0>();
+      __syncthreads();  // the raw tile is there; nobody reads the last tile any more
+      source.decode(shared_ + at_.raw, shared_ + at_.keys);
+      if (place + 1 < end) source.look_up(place + 1);
+      __syncthreads();  // the tile is there; nobody reads the raw one any more
+      if (place + 1 < end) source.fetch(shared_address(shared_ + at_.raw), valid((i + 1) % kValidSlots));
+      commit_copies();
+    } else if constexpr (kStages == 1) {
+      __syncthreads();  // nobody reads the last tile any more
+      fetch_plain(source, i);
+      commit_copies();
+      if (place + 1 < end) source.look_up(place + 1);
+      wait_copies<0>();
+      __syncthreads();
+    } else {
+      wait_copies<kStages - 2>();
+      __syncthreads();
+      const int32_t ahead = place + kStages - 1;
+      if (ahead < end) fetch_plain(source, i + kStages - 1);
+      commit_copies();
+      if (ahead + 1 < end) source.look_up(ahead + 1);
+    }
+  }
+
+  // Which keys each row of a dense tile sees.
+  __device__ void fill_limits() {
+    for (int row = threadIdx.x; row < kRows; row += kThreads) {
+      const visit::Range keys =
+          row < tile_.rows() ? tiles_.rule.keys(static_cast<int32_t>(tile_.token(row))) : visit::Range{};
+      limits()[row] = {keys.begin, keys.end};
+    }
+  }
+
+  __device__ void begin_rows() {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        max_[m][half] = -softmax::kInfinity;
+        sum_[m][half] = 0.0f;
+      }
+#pragma unroll
+      for (int n = 0; n < kColumnTiles; ++n) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) output_[m][n][k] = 0.0f;
+      }
+    }
+  }
+
+  // Step 2. kSplit warps score 32 keys together, each over its share of the columns, so that a fragment
+  // serves many products; then each hands the others' keys over, through the memory of the weights. Fragments
+  // of the next 16 columns are read before those at hand are multiplied.
+  __device__ void multiply_scores(const uint8_t* keys, float (&scores)[kRowTiles][kKeyTiles][4]) {
+    constexpr int kSteps = kDim / 16 / kSplit;
+    const int share = column_group_ % kSplit;
+    float shared_scores[kSplit][kRowTiles][kKeyTiles][4];
+#pragma unroll
+    for (int i = 0; i < kSplit; ++i) clear(shared_scores[i]);
+    // Pieces that a lane addresses repeat every 128 bytes; a share may begin in the middle of them.
+    const int first = share * kSteps;
+    uint32_t q_at[4];
+    uint32_t k_at[4];
+    const int q_row = row_group_ * kWarpRows + lane_ % 16;
+    const int k_row = (column_group_ - share) * kWarpKeys + lane_ % 8 + lane_ / 16 * 8;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int step = (first + i) % 4;
+      const uint32_t before = (first + i) / 4 * 128;
+      q_at[i] =
+          shared_address(shared_ + at_.queries) + before + swizzled<kRowBytes>(q_row, 2 * step + lane_ / 16);
+      k_at[i] = shared_address(keys) + before + swizzled<kRowBytes>(k_row, 2 * step + lane_ / 8 % 2);
+    }
+    uint32_t a[2][kRowTiles][4];
+    uint32_t b[2][2][4];
+    const auto read = [&](int k) {
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) {
+        load_matrices(a[k % 2][m], q_at[k % 4] + k / 4 * 128 + m * 16 * kRowBytes);
+      }
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        load_matrices(b[k % 2][n], k_at[k % 4] + k / 4 * 128 + n * 16 * kRowBytes);
+      }
+    };
+    read(0);
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) {
+      if (k + 1 < kSteps) read(k + 1);
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        float (&column)[kRowTiles][kKeyTiles][4] = shared_scores[n / kKeyTiles];
+#pragma unroll
+        for (int m = 0; m < kRowTiles; ++m) {
+          multiply_add<T>(column[m][n % kKeyTiles], a[k % 2][m], b[k % 2][n / 2][n % 2 * 2],
+                          b[k % 2][n / 2][n % 2 * 2 + 1]);
+        }
+      }
+    }
+    hand_over(share, shared_scores, scores);
+  }
+
+  // scores = the sum of all warps' parts of a warp's own keys. A row tile and a partner at a time, so that
+  // the parts of all warps fit into the memory of the weights.
+  __device__ void hand_over(int share, const float (&parts)[kSplit][kRowTiles][kKeyTiles][4],
+                            float (&scores)[kRowTiles][kKeyTiles][4]) {
+    static_assert(kConfig.warps * kKeyTiles * 32 * 16 <= weight_bytes(kConfig));
+    auto* memory = reinterpret_cast<float4*>(shared_ + at_.weights);
+    float4* own = memory + warp_ * kKeyTiles * 32 + lane_;
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) scores[m][n][k] = part_of(share, parts, m, n, k);
+      }
+#pragma unroll
+      for (int partner = 1; partner < kSplit; ++partner) {
+        if (m > 0 || partner > 1) meet_partners();
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n) {
+          const int to = share ^ partner;
+          own[32 * n] = {part_of(to, parts, m, n, 0), part_of(to, parts, m, n, 1),
+                         part_of(to, parts, m, n, 2), part_of(to, parts, m, n, 3)};
+        }
+        meet_partners();
+        const float4* other = memory + (warp_ ^ partner) * kKeyTiles * 32 + lane_;
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n) {
+          const float4 got = other[32 * n];
+          scores[m][n][0] += got.x;
+          scores[m][n][1] += got.y;
+          scores[m][n][2] += got.z;
+          scores[m][n][3] += got.w;
+        }
+      }
+    }
+  }
+  // parts[i][m][n][k] without addressing registers by number.
+  __device__ static float part_of(int i, const float (&parts)[kSplit][kRowTiles][kKeyTiles][4], int m, int n,
+                                  int k) {
+    float value = parts[0][m][n][k];
+#pragma unroll
+    for (int j = 1; j < kSplit; ++j) value = i == j ? parts[j][m][n][k] : value;
+    return value;
+  }
+  // A barrier for the kSplit warps that score the same keys.
+  __device__ void meet_partners() const { sync_threads(1 + warp_ / kSplit, 32 * kSplit); }
+
+  __device__ static void clear(float (&scores)[kRowTiles][kKeyTiles][4]) {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) scores[m][n][k] = 0.0f;
+      }
+    }
+  }
+
+  // Scores of keys that are not there, or not seen, become -inf.
+  __device__ void scale_and_mask(int32_t place, const uint8_t* valid_keys,
+                                 float (&scores)[kRowTiles][kKeyTiles][4]) const {
+    const int first_column = column_group_ * kWarpKeys + lane_ % 4 * 2;
+    uint32_t there[kKeyTiles];
+    bool all = true;
+    float factor[kRowTiles][2];
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) factor[m][half] = scale()[first_row() + 16 * m + 8 * half];
+    }
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) {
+      there[n] = *reinterpret_cast<const uint16_t*>(valid_keys + first_column + 8 * n);
+      all = all && there[n] == 0x0101;
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) scores[m][n][k] *= factor[m][k / 2];
+      }
+    }
+    if (!__all_sync(0xFFFFFFFFu, all)) {
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+        for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+          for (int k = 0; k < 4; ++k) {
+            if ((there[n] >> (8 * (k % 2)) & 1) == 0) scores[m][n][k] = -softmax::kInfinity;
+          }
+        }
+      }
+    }
+    if (!p_.shape.dense) return;
+    const KeyTile keys = tiles_.at(true, place);
+    if (keys.form != visit::Form::kRow) return;
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int2 seen = limits()[first_row() + 16 * m + 8 * half];
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+          for (int k = 0; k < 2; ++k) {
+            const int key = keys.begin + first_column + 8 * n + k;
+            if (key < seen.x || key >= seen.y) scores[m][n][2 * half + k] = -softmax::kInfinity;
+          }
+        }
+      }
+    }
+  }
+
+  // Steps 3 and 4.
+  __device__ void weigh(const float (&scores)[kRowTiles][kKeyTiles][4]) {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float most = max_or_nan(scores[m][0][2 * half], scores[m][0][2 * half + 1]);
+#pragma unroll
+        for (int n = 1; n < kKeyTiles; ++n) {
+          most = max_or_nan(most, max_or_nan(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
+        }
+        most = max_or_nan(most, __shfl_xor_sync(0xFFFFFFFFu, most, 1));
+        most = max_or_nan(most, __shfl_xor_sync(0xFFFFFFFFu, most, 2));
+        if (lane_ % 4 == 0) partial()[column_group_ * kRows + first_row() + 16 * m + 8 * half] = most;
+      }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float most = max_[m][half];
+#pragma unroll
+        for (int c = 0; c < kColumnGroups; ++c) {
+          most = max_or_nan(most, partial()[c * kRows + first_row() + 16 * m + 8 * half]);
+        }
+        // Eight rows of the warp at a time: most tiles raise the maximum of few.
+        if (__any_sync(0xFFFFFFFFu, !(most <= max_[m][half]))) rescale(m, half, most);
+      }
+    }
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = first_row() + 16 * m + 8 * half;
+        const float base = power_base(max_[m][half]);
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n) {
+          const float low = exp2_approx(fmaf(scores[m][n][2 * half], softmax::kLog2e, -base));
+          const float high = exp2_approx(fmaf(scores[m][n][2 * half + 1], softmax::kLog2e, -base));
+          sum_[m][half] += low + high;
+          const int column = column_group_ * kWarpKeys + 8 * n + lane_ % 4 * 2;
+          *reinterpret_cast<uint32_t*>(shared_ + at_.weights + swizzled<kWeightBytes>(row, column / 8) +
+                                       column % 8 * 2) = pack<T>(low, high);
+        }
+      }
+    }
+    __syncthreads();
+  }
+
+  __device__ void rescale(int m, int half, float most) {
+    const float factor = weight_of(max_[m][half], power_base(most));
+    max_[m][half] = most;
+    sum_[m][half] *= factor;
+#pragma unroll
+    for (int n = 0; n < kColumnTiles; ++n) {
+      output_[m][n][2 * half] *= factor;
+      output_[m][n][2 * half + 1] *= factor;
+    }
+  }
+
+  // Step 5.
+  __device__ void accumulate(const uint8_t* keys) {
+    uint32_t v_at[4];
+    const int v_row = lane_ % 16;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      v_at[i] = shared_address(keys) + column_group_ * kWarpColumns * 2 +
+                swizzled<kRowBytes>(v_row, 2 * i + lane_ / 16);
+    }
+    const uint32_t weights_at = shared_address(shared_ + at_.weights);
+    constexpr int kPairs = kColumnTiles / 2;
+    constexpr int kSteps = kKeys / 16 * kPairs;
+    uint32_t a[kRowTiles][4];
+    uint32_t b[2][4];
+    const auto read = [&](int i) {
+      const int n = i % kPairs;
+      load_matrices_transposed(b[i % 2], v_at[n % 4] + n / 4 * 128 + i / kPairs * 16 * kRowBytes);
+    };
+    read(0);
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      if (i % kPairs == 0) {
+#pragma unroll
+        for (int m = 0; m < kRowTiles; ++m) {
+          const int row = row_group_ * kWarpRows + 16 * m + lane_ % 16;
+          load_matrices(a[m], weights_at + swizzled<kWeightBytes>(row, i / kPairs * 2 + lane_ / 16));
+        }
+      }
+      if (i + 1 < kSteps) read(i + 1);
+      const int n = i % kPairs * 2;
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) {
+        multiply_add<T>(output_[m][n], a[m], b[i % 2][0], b[i % 2][1]);
+        multiply_add<T>(output_[m][n + 1], a[m], b[i % 2][2], b[i % 2][3]);
+      }
+    }
+  }
+
+  // In partial(): the rows' sums over all lanes and column groups, then their maxima.
+  __device__ void add_up_sums() {
+    __syncthreads();
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float sum = sum_[m][half];
+        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
+        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
+        if (lane_ % 4 == 0) partial()[column_group_ * kRows + first_row() + 16 * m + 8 * half] = sum;
+      }
+    }
+    __syncthreads();
+    float sum = 0.0f;
+    const int row = threadIdx.x;
+    if (row < kRows) {
+      for (int c = 0; c < kColumnGroups; ++c) sum += partial()[c * kRows + row];
+    }
+    __syncthreads();
+    if (row < kRows) partial()[row] = sum;
+    // All column groups have the same maximum.
+    if (column_group_ == 0 && lane_ % 4 == 0) {
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          partial()[kRows + first_row() + 16 * m + 8 * half] = max_[m][half];
+        }
+      }
+    }
+    __syncthreads();
+  }
+
+  __device__ RowPlace place_of(int row) const {
+    // Divisions of 64 bits would show where there are few tiles.
+    if (p_.tiles.tokens == 1) {
+      return {tile_.request, tile_.first_token, tile_.kv_head * tile_.group + tile_.row_begin + row};
+    }
+    return {tile_.request, tile_.token(row), tile_.head(row)};
+  }
+  __device__ softmax::RowState state_of(int row) const { return {partial()[kRows + row], partial()[row]}; }
+
+  __device__ void store_indexer_lse() {
+    add_up_sums();
+    for (int row = threadIdx.x; row < tile_.rows(); row += kThreads) {
+      const RowPlace place = place_of(row);
+      *p_.tensors.lse_indexer.at(place.request, place.token, place.head) = softmax::finish(state_of(row)).lse;
+    }
+    __syncthreads();
+  }
+
+  __device__ void finish() {
+    wait_copies<0>();
+    add_up_sums();
+    auto* output = reinterpret_cast<float*>(shared_);
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float* to = output + (first_row() + 16 * m + 8 * half) * kOutputStride +
+                    column_group_ * kWarpColumns + lane_ % 4 * 2;
+#pragma unroll
+        for (int n = 0; n < kColumnTiles; ++n) {
+          *reinterpret_cast<float2*>(to + 8 * n) = {output_[m][n][2 * half], output_[m][n][2 * half + 1]};
+        }
+      }
+    }
+    __syncthreads();
+    for (int row = warp_; row < tile_.rows(); row += kConfig.warps) store(row, output + row * kOutputStride);
+  }
+
+  __device__ void store(int row, const float* output) {
+    RowValues<4> o;
+    const softmax::RowState state = state_of(row);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float4 v = *reinterpret_cast<const float4*>(output + o.column(i, lane_));
+      o.v[i][0] = v.x;
+      o.v[i][1] = v.y;
+      o.v[i][2] = v.z;
+      o.v[i][3] = v.w;
+    }
+    if (p_.shape.epilogue == Epilogue::kPartials) {
+      store_partial_row(p_, place_of(row), piece(), state, lane_, o);
+    } else if (tiles_.whole) {
+      store_row(p_, place_of(row), state, lane_, o);
+    } else {
+      const int64_t at = (tile_index() * p_.max_pieces + piece()) * kRows + row;
+      store_values(o, DType::kFP32, reinterpret_cast<uint8_t*>(p_.partials.out + at * kValueDim), lane_);
+      if (lane_ == 0) p_.partials.state[at] = {state.max, state.sum};
+    }
+  }
+
+  const ForwardParams& p_;
+  uint8_t* shared_;
+  const SharedLayout at_;
+  const visit::QueryTile& tile_;
+  const KeyTiles& tiles_;
+  const int warp_;
+  const int lane_;
+  const int row_group_;
+  const int column_group_;
+  // Of a lane's rows (see first_row); sums are over the lane's own keys.
+  float max_[kRowTiles][2];
+  float sum_[kRowTiles][2];
+  float output_[kRowTiles][kColumnTiles][4];
+};
+
+template <class T, int kDim, int kConfigRow, bool kRaw>
+__global__ void __launch_bounds__(ForwardBlock<T, kDim, kConfigRow, kRaw>::kThreads,
+                                  kForwardConfigs[kConfigRow].warps == 8 ? 1 : 2)
+    forward_kernel(const __grid_constant__ ForwardParams params) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  ForwardBlock<T, kDim, kConfigRow, kRaw>(params, shared).run();
+}
+
+}  // namespace tilewise::cuda

@@ -1,0 +1,19 @@
+// The forward kernel's instances. Each is compiled in a translation unit of its own, which the build writes
+// (cmake/cuda_instances.cmake); this header says how they are named.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+namespace tilewise::cuda {
+
+/// The kernel for elements T (of Q and of the decoded K), head size kDim, a row of kForwardConfigs, and keys
+/// that are decoded (kRaw) or used as they lie in memory.
+template <class T, int kDim, int kConfigRow, bool kRaw>
+const void* forward_instance();
+
+/// Merges the pieces of query tiles that have several, and ends their rows.
+const void* merge_kernel_of_forward();
+inline constexpr int kMergeThreads = 128;  // of a row
+
+}  // namespace tilewise::cuda

@@ -1,0 +1,52 @@
+// What the forward kernels are launched with.
+#pragma once
+
+#include <cstdint>
+
+#include "formats/record.h"
+#include "ops/forward.h"
+#include "visit/query_tile.h"
+
+namespace tilewise::cuda {
+
+/// Output and softmax state of pieces that wait for their merge.
+struct Partials {
+  float* out = nullptr;     // [query tiles][max_pieces][tile_rows][512], not normalised
+  float2* state = nullptr;  // [query tiles][max_pieces][tile_rows]: maximum, sum
+};
+
+/// Division of 0 <= n < 2^31 by a positive number, as a multiplication.
+struct Divisor {
+  uint32_t by = 1;
+  uint32_t factor = 0;
+  int32_t shift = 0;
+
+  static Divisor of(int64_t by) {
+    Divisor d{.by = static_cast<uint32_t>(by), .factor = 0, .shift = 31};
+    while ((int64_t{1} << (d.shift - 31)) < by) ++d.shift;
+    d.factor = static_cast<uint32_t>(((uint64_t{1} << d.shift) + d.by - 1) / d.by);
+    return d;
+  }
+  TW_HD constexpr uint32_t quotient(uint32_t n) const {
+    return static_cast<uint32_t>((uint64_t{n} * factor) >> shift);
+  }
+};
+
+struct ForwardParams {
+  ForwardSizes shape;
+  ForwardTensors tensors;
+  visit::QueryTiles tiles;
+  int64_t tile_keys = 0;
+  int64_t min_piece = 1;   // KV tiles
+  int64_t max_pieces = 1;  // of a query tile
+  Partials partials;       // where max_pieces > 1
+  Divisor main_page;
+  Divisor extra_page;
+  int32_t main_slots = 0;  // entries of a list from here on do not exist
+  int32_t extra_slots = 0;
+  formats::RecordSpec main_record{};
+  formats::RecordSpec extra_record{};
+  int32_t raw_row_bytes = 0;
+};
+
+}  // namespace tilewise::cuda

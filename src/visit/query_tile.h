@@ -1,0 +1,55 @@
+// Query tiles: rows that share every key they load.
+#pragma once
+
+#include <cstdint>
+
+#include "core/host_device.h"
+#include "visit/interval.h"
+#include "visit/rules.h"
+
+namespace tilewise::visit {
+
+// Rows [row_begin, row_end) of one KV head. Row r is token first_token + r / group, head
+// kv_head * group + r % group. Sparse problems have a key list per token, so their tiles hold one token.
+struct QueryTile {
+  int64_t request = 0;
+  int64_t first_token = 0;
+  int64_t kv_head = 0;
+  int64_t group = 1;
+  int64_t row_begin = 0;
+  int64_t row_end = 0;
+
+  TW_HD constexpr int64_t rows() const { return row_end - row_begin; }
+  TW_HD constexpr int64_t token(int64_t row) const { return first_token + (row_begin + row) / group; }
+  TW_HD constexpr int64_t head(int64_t row) const { return kv_head * group + (row_begin + row) % group; }
+};
+
+// Enumerates the query tiles of a problem; those of one group of rows are neighbours.
+struct QueryTiles {
+  int64_t batch = 1;
+  int64_t groups = 1;  // token groups a request: 1 where its tokens share their keys
+  int64_t tokens = 1;  // of a group
+  int64_t h_kv = 1;
+  int64_t heads = 1;  // query heads a KV head
+  int64_t tile_rows = 1;
+
+  TW_HD constexpr int64_t rows_of_group() const { return tokens * heads; }
+  TW_HD constexpr int64_t tiles_of_group() const { return ceil_div(rows_of_group(), tile_rows); }
+  TW_HD constexpr int64_t count() const { return batch * groups * h_kv * tiles_of_group(); }
+
+  TW_HD constexpr QueryTile at(int64_t index) const {
+    const int64_t row_tiles = tiles_of_group();
+    QueryTile tile;
+    tile.group = heads;
+    tile.row_begin = index % row_tiles * tile_rows;
+    tile.row_end = smaller(tile.row_begin + tile_rows, rows_of_group());
+    index /= row_tiles;
+    tile.kv_head = index % h_kv;
+    index /= h_kv;
+    tile.first_token = index % groups;
+    tile.request = index / groups;
+    return tile;
+  }
+};
+
+}  // namespace tilewise::visit
