@@ -19,6 +19,8 @@ file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS src/cuda/*.cu src/cuda/*.cpp)
 list(REMOVE_ITEM cuda_sources "${PROJECT_SOURCE_DIR}/src/cuda/absent.cpp")
 include(cmake/cuda_instances.cmake)
 target_sources(tilewise PRIVATE ${cuda_sources} ${portable_instances})
+# The target was made before the language was enabled.
+set_target_properties(tilewise PROPERTIES CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}" CUDA_STANDARD 20)
 # CUDA's runtime is linked statically: the library loads on machines that have no CUDA.
 target_link_libraries(tilewise PRIVATE CUDA::cudart_static)
 target_compile_options(
