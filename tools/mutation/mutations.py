@@ -282,7 +282,7 @@ MUTATIONS = (
     ),
     Mutation(
         "16-bit head index",
-        f"{FORWARD}/cut.h",
+        "src/visit/query_tile.h",
         "return kv_head * group + (row_begin + row) % group;",
         "return kv_head * group + static_cast<uint16_t>((row_begin + row) % group);",
         "*Large*Heads*",
