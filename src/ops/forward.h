@@ -64,7 +64,7 @@ struct ForwardSizes {
   Epilogue epilogue = Epilogue::kStore;
   int64_t num_splits = 1;  // of kPartials
 
-  bool batch_invariant = true;  // keys are cut into pieces by the row's own length alone
+  bool batch_invariant = true;  // keys are cut into pieces without regard to the batch
 
   bool operator==(const ForwardSizes&) const = default;
 };

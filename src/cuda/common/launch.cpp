@@ -15,13 +15,17 @@ namespace {
 constexpr int kSharedWithoutAsking = 48 * 1024;
 
 /// More shared memory than 48 KB has to be asked for, once a kernel and device.
-void allow_shared_memory(const void* kernel, int bytes, const std::string& what) {
+template <class What>
+void allow_shared_memory(const void* kernel, int bytes, const What& describe_launch) {
   static std::mutex mutex;
   static std::set<std::pair<const void*, int>> allowed;
   int device = 0;
-  check_cuda(cudaGetDevice(&device), what);
+  if (const cudaError_t status = cudaGetDevice(&device); status != cudaSuccess) {
+    check_cuda(status, describe_launch());
+  }
   const std::lock_guard lock(mutex);
   if (allowed.contains({kernel, device})) return;
+  const std::string what = describe_launch();
   int most = 0;
   check_cuda(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), what);
   cudaFuncAttributes attributes{};
@@ -39,6 +43,17 @@ void check_cuda(cudaError_t status, const std::string& what) {
   // A failed launch must not be reported a second time by whoever calls CUDA next.
   static_cast<void>(cudaGetLastError());
   throw CudaError(fmt::format("{}: {} ({})", what, cudaGetErrorString(status), cudaGetErrorName(status)));
+}
+
+std::optional<std::string> device_refusal(const Device& device) {
+  constexpr int32_t kLeastCapability = 80;
+  if (device.id.type != DeviceType::kCuda) return "runs on CUDA devices, not on " + to_string(device.id);
+  if (device.cuda_capability < kLeastCapability) {
+    return fmt::format("needs compute capability 8.0, the device has {}.{}", device.cuda_capability / 10,
+                       device.cuda_capability % 10);
+  }
+  if (device.cuda_sms < 1) return fmt::format("needs a multiprocessor, the device has {}", device.cuda_sms);
+  return std::nullopt;
 }
 
 DeviceGuard::DeviceGuard(int32_t index) {
@@ -62,7 +77,7 @@ void launch_kernel(const Launch& launch, const void* kernel, void* params) {
   if (launch.blocks > std::numeric_limits<int32_t>::max()) {
     throw CudaError(what() + ": more blocks than a launch can have");
   }
-  if (launch.shared_bytes > kSharedWithoutAsking) allow_shared_memory(kernel, launch.shared_bytes, what());
+  if (launch.shared_bytes > kSharedWithoutAsking) allow_shared_memory(kernel, launch.shared_bytes, what);
   void* arguments[] = {params};
   const auto blocks = static_cast<unsigned>(launch.blocks);
   const auto threads = static_cast<unsigned>(launch.threads);

@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "tilewise/device.h"
@@ -12,6 +13,9 @@ namespace tilewise::cuda {
 
 /// Throws CudaError "<what>: <CUDA's text>" unless the status is success.
 void check_cuda(cudaError_t status, const std::string& what);
+
+/// Why kernels of this backend do not run on a device; nothing where they do.
+std::optional<std::string> device_refusal(const Device& device);
 
 /// Makes a device the current one of this thread while it lives.
 class DeviceGuard {

@@ -24,7 +24,6 @@ struct CombineParams {
   DType partial_dtype;
   DType out_dtype;
   int64_t num_partials;
-  int64_t s_q;
   int64_t h_q;
   int64_t d_v;
   int64_t n_groups;
@@ -133,8 +132,7 @@ class PortableCombine final : public Kernel<Combine> {
   }
 
   std::optional<std::string> refusal(const CombineShape&, const Device& device) const override {
-    if (device.id.type == DeviceType::kCuda) return std::nullopt;
-    return "runs on CUDA devices, not on " + to_string(device.id);
+    return device_refusal(device);
   }
 
   RowsPlan plan(const CombineShape&, const Device&, Ledger&) const override { return {}; }
@@ -149,7 +147,6 @@ class PortableCombine final : public Kernel<Combine> {
                                .partial_dtype = shape.partial_dtype,
                                .out_dtype = shape.out_dtype,
                                .num_partials = shape.num_partials,
-                               .s_q = shape.s_q,
                                .h_q = shape.h_q,
                                .d_v = shape.d_v,
                                .n_groups = shape.n_groups,

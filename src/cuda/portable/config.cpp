@@ -1,7 +1,6 @@
 #include "cuda/portable/config.h"
 
 #include <algorithm>
-#include <initializer_list>
 
 #include "cuda/portable/shared_layout.h"
 #include "formats/record.h"

@@ -28,14 +28,10 @@ struct RowValues {
   __device__ int column(int i, int lane) const { return 128 * (first + i) + 4 * lane; }
 };
 
-// What the exponents of weights are measured from, for a maximum of scores; never fused with what follows, so
-// that every use has the same bits.
-__device__ __forceinline__ float power_base(float max) {
-  return __fmul_rn(softmax::safe_max(max), softmax::kLog2e);
-}
-// The weight of what was measured from a maximum's base, measured from `base`.
-__device__ __forceinline__ float weight_of(float max, float base) {
-  return max == -softmax::kInfinity ? 0.0f : exp2_approx(power_base(max) - base);
+// The weight of a score, or of sums that were measured from it, measured from a maximum that is not below it:
+// exactly 1 where both are the same.
+__device__ __forceinline__ float weight_of(float score, float max) {
+  return exp2_approx((score - softmax::safe_max(max)) * softmax::kLog2e);
 }
 
 // Whose row it is.
@@ -104,7 +100,7 @@ __device__ void store_values(const RowValues<kSlices>& o, DType type, uint8_t* t
 #pragma unroll
   for (int i = 0; i < kSlices; ++i) {
     const float* v = o.v[i];
-    const int at = o.column(i, lane);
+    const int64_t at = o.column(i, lane);
     if (at >= columns) continue;
     if (type == DType::kFP32 && is_aligned(to)) {
       *reinterpret_cast<float4*>(to + 4 * at) = {v[0], v[1], v[2], v[3]};

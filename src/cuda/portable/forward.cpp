@@ -15,25 +15,32 @@
 namespace tilewise::cuda {
 namespace {
 
-constexpr int32_t kLeastCapability = 80;
 /// A multiprocessor's shared memory, beyond what a single block may have, and what each block costs on top.
 constexpr int32_t kSharedOfBlock = 1024;
 
-// Pieces of a row whose bits may not depend on the batch, in keys.
-constexpr int64_t kDecodePiece = 1024;
-constexpr int64_t kDecodePieces = 16;
-constexpr int64_t kPrefillPiece = 4096;
-constexpr int64_t kPrefillPieces = 8;
+// Pieces of a row whose bits may not depend on the batch, in keys: those of a prefill are not cut.
+constexpr int64_t kInvariantPiece = 1024;
+constexpr int64_t kInvariantPieces = 16;
 /// Otherwise at most so many.
 constexpr int64_t kMostPieces = 128;
 
 using InstanceOf = const void* (*)();
 using Instances = std::array<InstanceOf, kNumForwardConfigs>;
 
+/// Records have one stage of tiles anyway: a row with one stage is the same as the one before it.
+template <class T, int kDim, int kRow, bool kRaw>
+constexpr InstanceOf instance_of() {
+  if constexpr (kRaw && kForwardConfigs[kRow].stages == 1) {
+    return nullptr;
+  } else {
+    return &forward_instance<T, kDim, kRow, kRaw>;
+  }
+}
+
 template <class T, int kDim, bool kRaw>
 constexpr Instances instances_of() {
   return []<size_t... kRow>(std::index_sequence<kRow...>) {
-    return Instances{&forward_instance<T, kDim, static_cast<int>(kRow), kRaw>...};
+    return Instances{instance_of<T, kDim, static_cast<int>(kRow), kRaw>()...};
   }(std::make_index_sequence<kNumForwardConfigs>());
 }
 
@@ -79,14 +86,13 @@ void choose_pieces(const ForwardShape& shape, const ForwardConfig& config, int64
     plan->max_segments = shape.num_splits;
     return;
   }
-  // The state after the first entries is taken where it passes by, so nothing is cut.
-  if (shape.indexer_topk > 0 || plan->num_tiles == 0) return;
+  const bool prefill = shape.op == "sparse_prefill_fwd" || shape.op == "fused_prefill";
+  if (prefill || plan->num_tiles == 0) return;
   // The extra list begins a tile of its own.
   const int64_t tiles = visit::ceil_div(longest_row(shape), config.tile_keys) + (shape.extra.present ? 1 : 0);
   if (shape.batch_invariant) {
-    const bool prefill = shape.batch == 1 && !shape.dense && shape.main.page == 1;
-    plan->min_piece = (prefill ? kPrefillPiece : kDecodePiece) / config.tile_keys;
-    plan->max_segments = prefill ? kPrefillPieces : kDecodePieces;
+    plan->min_piece = kInvariantPiece / config.tile_keys;
+    plan->max_segments = kInvariantPieces;
   } else {
     plan->max_segments = quickest_pieces(plan->num_tiles, tiles, slots);
   }
@@ -105,6 +111,12 @@ formats::RecordSpec spec_of(const CacheShape& cache, int64_t d) {
   return formats::record_spec(cache.record, columns);
 }
 
+int32_t least_shared_bytes(const ForwardShape& shape) {
+  int32_t least = std::numeric_limits<int32_t>::max();
+  for (const ForwardConfig& config : kForwardConfigs) least = std::min(least, shared_bytes(config, shape));
+  return least;
+}
+
 /// Rows of a cache, as far as an index can tell them apart.
 int32_t slots_of(const CacheShape& cache) {
   return static_cast<int32_t>(
@@ -119,14 +131,9 @@ class PortableForward final : public Kernel<Forward> {
   }
 
   std::optional<std::string> refusal(const ForwardShape& shape, const Device& device) const override {
-    if (device.id.type != DeviceType::kCuda) return "runs on CUDA devices, not on " + to_string(device.id);
-    if (device.cuda_capability < kLeastCapability) {
-      return fmt::format("needs compute capability 8.0, the device has {}.{}", device.cuda_capability / 10,
-                         device.cuda_capability % 10);
-    }
+    if (auto reason = device_refusal(device)) return reason;
     if (!choose_config(shape, device)) {
-      return fmt::format("needs {} B of shared memory, the device has {} B",
-                         shared_bytes(kForwardConfigs[kNumForwardConfigs - 1], shape),
+      return fmt::format("needs {} B of shared memory, the device has {} B", least_shared_bytes(shape),
                          device.cuda_shared_bytes);
     }
     return std::nullopt;

@@ -7,9 +7,8 @@
 //                which stay in registers. All warps copy.
 //   per KV tile  1 wait for the tile, barrier        plain rows: start the copies of a later tile
 //                                                     records: decode raw -> tile, barrier, start raw copies
-//                2 scores = Q K^T                     two or four warps divide the columns of 32 keys and add
-//                up
-//                                                     (their barriers: 1 and up)
+//                2 scores = Q K^T                     two or four warps divide the columns of 32 keys, then
+//                                                     add up (barriers 1 and up)
 //                3 maximum over the column groups     barrier
 //                4 weights to shared memory           barrier
 //                5 output = output * rescale + P V
@@ -17,8 +16,6 @@
 //                or, where the tile has several pieces, maximum, sum and output to the workspace
 //   memory       shared_layout.h
 //
-// Weights are powers of two: 2^(score * log2(e) - base), base = power_base(maximum). A base is rounded, but
-// the same one for all keys, so that its error cancels when the row is divided by its sum.
 #pragma once
 
 #include <cstdint>
@@ -399,11 +396,10 @@ class ForwardBlock {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = first_row() + 16 * m + 8 * half;
-        const float base = power_base(max_[m][half]);
 #pragma unroll
         for (int n = 0; n < kKeyTiles; ++n) {
-          const float low = exp2_approx(fmaf(scores[m][n][2 * half], softmax::kLog2e, -base));
-          const float high = exp2_approx(fmaf(scores[m][n][2 * half + 1], softmax::kLog2e, -base));
+          const float low = weight_of(scores[m][n][2 * half], max_[m][half]);
+          const float high = weight_of(scores[m][n][2 * half + 1], max_[m][half]);
           sum_[m][half] += low + high;
           const int column = column_group_ * kWarpKeys + 8 * n + lane_ % 4 * 2;
           *reinterpret_cast<uint32_t*>(shared_ + at_.weights + swizzled<kWeightBytes>(row, column / 8) +
@@ -415,7 +411,7 @@ class ForwardBlock {
   }
 
   __device__ void rescale(int m, int half, float most) {
-    const float factor = weight_of(max_[m][half], power_base(most));
+    const float factor = weight_of(max_[m][half], most);
     max_[m][half] = most;
     sum_[m][half] *= factor;
 #pragma unroll

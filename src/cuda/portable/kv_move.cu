@@ -103,8 +103,7 @@ class PortableKvMove final : public Kernel<KvMoveFamily> {
   }
 
   std::optional<std::string> refusal(const KvMoveShape&, const Device& device) const override {
-    if (device.id.type == DeviceType::kCuda) return std::nullopt;
-    return "runs on CUDA devices, not on " + to_string(device.id);
+    return device_refusal(device);
   }
 
   RowsPlan plan(const KvMoveShape&, const Device&, Ledger&) const override { return {}; }

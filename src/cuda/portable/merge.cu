@@ -22,13 +22,12 @@ __device__ softmax::RowState merge_row(const float2* state, const float* out, in
   float most = -softmax::kInfinity;
   for (int i = lane; i < pieces; i += 32) most = max_or_nan(most, state[i * stride].x);
   most = largest_of_warp(most);
-  const float base = power_base(most);
   float sum = 0.0f;
 #pragma unroll 8
   for (int i = 0; i < pieces; ++i) {
     const float2 part = state[i * stride];
     const float4 v = *reinterpret_cast<const float4*>(out + i * stride * kFusedDim + o.column(0, lane));
-    const float weight = weight_of(part.x, base);
+    const float weight = weight_of(part.x, most);
     sum = fmaf(part.y, weight, sum);
     o.v[0][0] = fmaf(v.x, weight, o.v[0][0]);
     o.v[0][1] = fmaf(v.y, weight, o.v[0][1]);
