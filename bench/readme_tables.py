@@ -34,11 +34,13 @@ def against_torch() -> str:
             cells.append(f"{other['times_faster']:.1f} ({other['tilewise_ms']:.1f} ms)")
         lines.append(f"| {result['case']} | {' | '.join(cells)} |")
     r = reports[0]
+    commits = ", ".join(report["commit"] for report in reports)
     lines += [
         "",
         f"{r['cpu']} with {r['cpus']} CPUs, torch {r['torch']}, medians of {r['pairs']} pairs.",
         "The columns were measured one after another on a machine whose speed moves: only the two times of a",
         "pair are comparable.",
+        f"Commits of the columns: {commits}.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -40,7 +40,7 @@ __device__ __forceinline__ uint4 decode_e2m1(uint32_t codes, float scale) {
   return {two(codes), two(codes >> 8), two(codes >> 16), two(codes >> 24)};
 }
 
-// The scale of a lane's eight columns in block j of 64 columns of the scaled segment.
+// The scale of a group of the scaled segment; `row` is the scales' row of their plane.
 template <formats::ScaleType kType>
 __device__ __forceinline__ float scale_of(const formats::Scales& scales, const uint8_t* row, int group) {
   const uint8_t* place = row + formats::scale_offset(scales, group);
