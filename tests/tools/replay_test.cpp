@@ -211,13 +211,14 @@ TEST(Replay, ACallWithoutDataIsChecked) {
   // More than is saved; refused for its kernel's name, which is no part of the file.
   const Folder folder;
   const int64_t rows = 300 << 10;
-  const auto bytes = static_cast<size_t>(rows) * 1024;
+  const auto x_bytes = static_cast<size_t>(rows) * 1024;
+  const auto bytes = x_bytes + static_cast<size_t>(rows * record_bytes(Record::kV41Fp8, 512));
   void* zeros = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   ASSERT_NE(zeros, MAP_FAILED);
   auto call = errors::quantize_kv_call();
   call.args.record = Record::kV41Fp8;
   call.args.x = TensorView(zeros, DType::kBF16, {rows, 512});
-  call.args.pages = TensorView(call.args.pages.data(), DType::kUInt8,
+  call.args.pages = TensorView(static_cast<char*>(zeros) + x_bytes, DType::kUInt8,
                                {rows / 64, 64, 1, record_bytes(Record::kV41Fp8, 512)});
   setenv("TILEWISE_SAVE_ON_ERROR", folder.path().c_str(), 1);
   const std::string text = casefile::text_of_error([&] { plan(call.args, Device::cpu(), {"none", 0}); });
