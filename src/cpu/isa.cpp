@@ -30,7 +30,8 @@ void add_isa(std::vector<Isa>& all, const char* kernel, CpuFeature feature) {
   const TileOps* tile = table_of(simd_tile_ops(), feature);
   if (tile == nullptr) return;
   all.push_back({kernel, feature, tile, table_of(softmax_ops(), feature), table_of(decode_ops(), feature),
-                 table_of(encode_ops(), feature), table_of(row_ops(), feature)});
+                 table_of(encode_ops(), feature), table_of(row_ops(), feature),
+                 table_of(gradient_ops(), feature)});
 }
 
 std::vector<Isa> make_isas() {
@@ -51,6 +52,7 @@ std::vector<Isa> make_tile_isas() {
     amx.features |= kCpuAmxBf16;
     amx.tile = amx_tile_ops();
     amx.softmax = amx_softmax_ops();
+    amx.gradient = amx_gradient_ops();
     all.insert(all.begin(), amx);
   }
   return all;

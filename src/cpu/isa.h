@@ -10,6 +10,7 @@
 #include "core/kernel_table.h"
 #include "cpu/elementwise/decode.h"
 #include "cpu/elementwise/encode.h"
+#include "cpu/elementwise/gradient.h"
 #include "cpu/elementwise/rows.h"
 #include "cpu/elementwise/softmax.h"
 #include "cpu/tile/tile.h"
@@ -25,6 +26,7 @@ struct Isa {
   const DecodeOps* decode;
   const EncodeOps* encode;
   const RowOps* rows;
+  const GradientOps* gradient;
 };
 
 /// Those that this build has, best first: all that have elementwise code of their own, and all that have tile

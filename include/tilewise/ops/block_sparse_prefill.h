@@ -16,7 +16,7 @@ namespace tilewise {
 /// hides contribute nothing; order, duplicates and the list's width change no bit. Rows past the last query
 /// block are ignored, query blocks past the last row see nothing.
 struct BlockSparsePrefillFwdArgs {
-  TensorView q;    ///< d_qk/d_v 192/128 or 128/128
+  TensorView q;  ///< d_qk/d_v 192/128 or 128/128
   TensorView k;
   TensorView v;
   TensorView q2k;  ///< int32 [rows, n] or [h_q, rows, n]; absent: every block

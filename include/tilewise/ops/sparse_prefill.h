@@ -38,15 +38,16 @@ struct SparsePrefillBwdArgs {
   TensorView lse;      ///< float32 [s_q, h_q], of sparse_prefill_fwd
   TensorView indices;  ///< int32 [s_q, 1, topk]; anything out of [0, s_kv) is skipped
   float softmax_scale = 1.0f;
-  int64_t d_v = 512;           ///< 512
-  TensorView topk_length;      ///< optional int32 [s_q]; clamped to [0, topk]
-  TensorView sink_bias;        ///< optional float32, float16 or bfloat16 [h_q]
-  bool deterministic = true;   ///< CPU kernels always are
+  int64_t d_v = 512;          ///< 512
+  TensorView topk_length;     ///< optional int32 [s_q]; clamped to [0, topk]
+  TensorView sink_bias;       ///< optional float32, float16 or bfloat16 [h_q]
+  bool deterministic = true;  ///< CPU kernels always are
 
-  TensorView dq;         ///< bfloat16 [s_q, h_q, d_qk]
-  TensorView dkv;        ///< bfloat16 [s_kv, 1, d_qk]; the gradient of V is in the first d_v columns too
-  TensorView d_sink;     ///< of sink_bias' type, [h_q]; given exactly when sink_bias is
-  TensorView kl_target;  ///< optional float32 [s_q, topk]: an entry's probability summed over heads, 0 if invalid
+  TensorView dq;      ///< bfloat16 [s_q, h_q, d_qk]
+  TensorView dkv;     ///< bfloat16 [s_kv, 1, d_qk]; the gradient of V is in the first d_v columns too
+  TensorView d_sink;  ///< of sink_bias' type, [h_q]; given exactly when sink_bias is
+  TensorView
+      kl_target;  ///< optional float32 [s_q, topk]: an entry's probability summed over heads, 0 if invalid
 };
 
 /// See dense_decode.h.

@@ -6,9 +6,9 @@
 // Second, before any other header of Highway:
 #include <hwy/foreach_target.h>
 // Then the rest.
-#include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
+#include "cpu/elementwise/columns-inl.h"
 #include "cpu/elementwise/softmax.h"
 #include "softmax/state.h"
 
@@ -16,39 +16,11 @@ HWY_BEFORE_NAMESPACE();
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
 
-namespace hn = hwy::HWY_NAMESPACE;
-using D = hn::ScalableTag<float>;
-using V = hn::Vec<D>;
-using M = hn::Mask<D>;
-
-// exp for x <= 0. The library's function turns NaN into 0 and wants no infinities: those stay out of it.
-HWY_INLINE V exp_of_difference(D d, V x) {
-  const V y = hn::Exp(d, hn::Max(x, hn::Set(d, -120.0f)));
-  return hn::IfThenElse(hn::IsNaN(x), x, y);
-}
-
 // softmax::safe_max
 HWY_INLINE V safe_max(D d, V max) {
   const V lowest = hn::Set(d, -softmax::kInfinity);
   return hn::IfThenElse(hn::Eq(max, lowest), hn::Zero(d), max);
 }
-
-// Which columns count for a vector of rows.
-struct AllColumns {
-  HWY_INLINE V keep(D, int64_t, V x, V) const { return x; }
-};
-
-struct ColumnLimits {
-  using DI = hn::RebindToSigned<D>;
-  hn::Vec<DI> first;
-  hn::Vec<DI> last;
-
-  HWY_INLINE V keep(D d, int64_t column, V x, V otherwise) const {
-    const auto at = hn::Set(DI(), static_cast<int32_t>(column));
-    const auto outside = hn::Or(hn::Gt(first, at), hn::Not(hn::Gt(last, at)));
-    return hn::IfThenElse(hn::RebindMask(d, outside), otherwise, x);
-  }
-};
 
 template <class Columns>
 HWY_INLINE void softmax_vector(float* s, int64_t keys, int64_t ld, int64_t row, const SoftmaxRows& state,
@@ -87,9 +59,7 @@ void softmax_tile(float* s, int64_t keys, int64_t rows, const SoftmaxRows& state
     if (state.first == nullptr) {
       softmax_vector(s, keys, rows, row, state, AllColumns());
     } else {
-      const ColumnLimits::DI di;
-      const ColumnLimits limits{hn::Load(di, state.first + row), hn::Load(di, state.last + row)};
-      softmax_vector(s, keys, rows, row, state, limits);
+      softmax_vector(s, keys, rows, row, state, load_limits(state.first + row, state.last + row));
     }
   }
 }

@@ -4,6 +4,7 @@
 //   scores       S^T: 16 keys x rows   K as it lies: 32 columns    Q, packed once a query tile       over d
 //   accumulate   O: 16 rows x columns  P, from the softmax         V, packed for all rows            over
 //   keys
+//   accumulate_keys  as accumulate, with keys and rows in each other's place
 //
 //   registers    0..3 a block of 2 x 2 sums, 4 and 5 its A, 6 and 7 its B. Where only one row or column of
 //                sums is left, the others are not touched.
@@ -218,9 +219,8 @@ TW_AMX void accumulate_panels(Block x, const KvTile<BF16>& v, int64_t row_tiles,
   }
 }
 
-TW_AMX void accumulate(const void* p, const KvTile<BF16>& v, int64_t m, int64_t d_v, const float* rescale,
-                       float* o, int64_t ld_o) {
-  if (rescale != nullptr) rescale_rows(rescale, m, d_v, o, ld_o);
+TW_AMX void accumulate_tile(const void* p, const KvTile<BF16>& v, int64_t m, int64_t d_v, bool overwrite,
+                            float* o, int64_t ld_o) {
   Block x{};
   x.a_stride = 64;
   x.a_next = registers_of(v.count) * kRegisterBytes;
@@ -232,9 +232,20 @@ TW_AMX void accumulate(const void* p, const KvTile<BF16>& v, int64_t m, int64_t 
   for (int64_t key = 0; key < v.count; key += kPanelKeys) {
     x.a = static_cast<const std::byte*>(p) + key / kRegisterDepth * kRegisterBytes;
     const KvTile<BF16> part{v.rows + key * v.ld, v.ld, std::min(kPanelKeys, v.count - key)};
-    const auto run = key == 0 && rescale == nullptr ? accumulate_panels<false> : accumulate_panels<true>;
+    const auto run = key == 0 && overwrite ? accumulate_panels<false> : accumulate_panels<true>;
     run(x, part, padded_rows(m) / kRegisterRows, d_v);
   }
+}
+
+TW_AMX void accumulate(const void* p, const KvTile<BF16>& v, int64_t m, int64_t d_v, const float* rescale,
+                       float* o, int64_t ld_o) {
+  if (rescale != nullptr) rescale_rows(rescale, m, d_v, o, ld_o);
+  accumulate_tile(p, v, m, d_v, rescale == nullptr, o, ld_o);
+}
+
+TW_AMX void accumulate_keys(const void* p, const KvTile<BF16>& rows, int64_t keys, int64_t d, bool first,
+                            float* dv, int64_t ld_dv) {
+  accumulate_tile(p, rows, keys, d, first, dv, ld_dv);
 }
 
 // ---- the registers ------------------------------------------------------------------------------
@@ -259,8 +270,16 @@ void leave() { asm volatile("tilerelease" ::); }
 }  // namespace
 
 const TileOps* amx_tile_ops() {
-  static constexpr TileOps kOps = {packed_q_bytes, pack_q,  scores, nullptr,
-                                   accumulate,     nullptr, enter,  leave};
+  static constexpr TileOps kOps = {.packed_q_bytes = packed_q_bytes,
+                                   .pack_q = pack_q,
+                                   .scores = scores,
+                                   .scores_f32 = nullptr,
+                                   .accumulate = accumulate,
+                                   .accumulate_f32 = nullptr,
+                                   .accumulate_keys = accumulate_keys,
+                                   .accumulate_keys_f32 = nullptr,
+                                   .enter = enter,
+                                   .leave = leave};
   return &kOps;
 }
 

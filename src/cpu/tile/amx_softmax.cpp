@@ -12,34 +12,6 @@
 namespace tilewise::cpu {
 namespace {
 
-/// 2^x for x <= 0, NaN for NaN. The polynomial is 1 at 0 and off by less than 2e-7 in [0, 1).
-TW_AMX inline __m512 exp2_of(__m512 x) {
-  const __m512 f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // x - floor(x)
-  __m512 y = _mm512_set1_ps(0.001867130515165627f);
-  y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(0.009017028845846653f));
-  y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(0.05579991266131401f));
-  y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(0.24016444385051727f));
-  y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(0.6931512951850891f));
-  y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(1.0f));
-  return _mm512_scalef_ps(y, x);  // times 2^floor(x)
-}
-
-TW_AMX inline __m512 exp_of(__m512 x) { return exp2_of(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f))); }
-
-/// Which of a vector's rows see a key.
-struct AllKeys {
-  TW_AMX __mmask16 at(int64_t) const { return 0xFFFF; }
-};
-
-struct KeyLimits {
-  __m512i first;
-  __m512i last;
-  TW_AMX __mmask16 at(int64_t key) const {
-    const __m512i k = _mm512_set1_epi32(static_cast<int>(key));
-    return _mm512_cmple_epi32_mask(first, k) & _mm512_cmplt_epi32_mask(k, last);
-  }
-};
-
 /// Scores of 16 rows, and what they have in common.
 template <class Keys>
 struct Scores {

@@ -4,10 +4,11 @@
 // that is read as whole vectors (packed Q, V) lies in a panel that fits L1, the other one is broadcast
 // element by element.
 //
-//                scores                         accumulate
-//   registers    R keys x NV vectors of rows    R rows x NV vectors of V
-//   panel in L1  Q: kDepth x NV vectors, fp32   V: all keys x NV vectors, fp32
-//   broadcast    K: R keys x kDepth, as fp32    P^T: R neighbouring rows of each key
+//                scores                         accumulate, accumulate_keys
+//   registers    R keys x NV vectors of rows    R rows (keys) x NV vectors of V (of dO)
+//   panel in L1  Q: kDepth x NV vectors, fp32   V (dO): 128 keys (rows) x NV vectors, fp32
+//   broadcast    K: R keys x kDepth, as fp32    P^T [key][row]: R neighbouring rows of each key (keys of each
+//                                               row)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/tile/simd.cpp"
 #include "cpu/targets.h"
@@ -160,42 +161,71 @@ void scores(const KvTile<T>& k, int64_t d, const void* packed_q, int64_t m, floa
   }
 }
 
+// The left operand of a sum over the rows of a tile: element (row of the result r, row of the tile i) is at
+// at[r * row_step + i * step].
+struct Weights {
+  const float* at;
+  int64_t row_step;
+  int64_t step;
+};
+
+// sums[m][d] = (rescale == nullptr ? 0 : sums * rescale) + weights * v; `keep` leaves the sums as they are.
 template <class T>
-void accumulate(const void* weights, const KvTile<T>& v, int64_t m, int64_t d_v, const float* rescale,
-                float* o, int64_t ld_o) {
+HWY_INLINE void accumulate_tile(const Weights& weights, const KvTile<T>& v, int64_t m, int64_t d_v, bool keep,
+                                const float* rescale, float* o, int64_t ld_o) {
   const D d;
-  const auto* p = static_cast<const float*>(weights);  // P^T [v.count][ld_p]
-  const int64_t ld_p = padded_rows(m);
-  // Keys are taken in pieces so that the panel stays in L1 whatever the tile's length is.
-  constexpr int64_t kKeys = 128;
-  HWY_ALIGN float panel[kKeys * kPanel];
-  for (int64_t key = 0; key < v.count; key += kKeys) {
-    const int64_t keys = HWY_MIN(kKeys, v.count - key);
+  // The tile's rows are taken in pieces so that the panel stays in L1 whatever the tile's length is.
+  constexpr int64_t kPiece = 128;
+  HWY_ALIGN float panel[kPiece * kPanel];
+  for (int64_t first = 0; first < v.count; first += kPiece) {
+    const int64_t count = HWY_MIN(kPiece, v.count - first);
     for (int64_t c0 = 0; c0 < d_v; c0 += kPanel) {
-      for (int64_t i = 0; i < keys; ++i) {
-        const T* from = v.rows + (key + i) * v.ld + c0;
+      for (int64_t i = 0; i < count; ++i) {
+        const T* from = v.rows + (first + i) * v.ld + c0;
         hn::Store(load_as_f32(d, from), d, panel + i * kPanel);
         hn::Store(load_as_f32(d, from + kLanes), d, panel + i * kPanel + kLanes);
       }
       for (int64_t r = 0; r < m; r += kBlockRows) {
         const int64_t rows = HWY_MIN(static_cast<int64_t>(kBlockRows), m - r);
         float* sums = o + r * ld_o + c0;
-        const float* weights_of_rows = p + key * ld_p + r;
-        if (key == 0 && rescale == nullptr) {
-          multiply_rows<2, false>(rows, weights_of_rows, 1, ld_p, panel, keys, nullptr, sums, ld_o);
+        const float* a = weights.at + r * weights.row_step + first * weights.step;
+        if (first == 0 && rescale == nullptr && !keep) {
+          multiply_rows<2, false>(rows, a, weights.row_step, weights.step, panel, count, nullptr, sums, ld_o);
         } else {
-          multiply_rows<2, true>(rows, weights_of_rows, 1, ld_p, panel, keys,
-                                 key == 0 ? rescale + r : nullptr, sums, ld_o);
+          const float* factors = first == 0 && rescale != nullptr ? rescale + r : nullptr;
+          multiply_rows<2, true>(rows, a, weights.row_step, weights.step, panel, count, factors, sums, ld_o);
         }
       }
     }
   }
 }
 
+template <class T>
+void accumulate(const void* p, const KvTile<T>& v, int64_t m, int64_t d_v, const float* rescale, float* o,
+                int64_t ld_o) {
+  accumulate_tile(Weights{static_cast<const float*>(p), 1, padded_rows(m)}, v, m, d_v, false, rescale, o,
+                  ld_o);
+}
+
+template <class T>
+void accumulate_keys(const void* p, const KvTile<T>& rows, int64_t keys, int64_t d, bool first, float* dv,
+                     int64_t ld_dv) {
+  accumulate_tile(Weights{static_cast<const float*>(p), padded_rows(rows.count), 1}, rows, keys, d, !first,
+                  nullptr, dv, ld_dv);
+}
+
 void nothing() {}
 
-const TileOps kTileOps = {packed_q_bytes,    pack_q,  scores<BF16>, scores<float>, accumulate<BF16>,
-                          accumulate<float>, nothing, nothing};
+const TileOps kTileOps = {.packed_q_bytes = packed_q_bytes,
+                          .pack_q = pack_q,
+                          .scores = scores<BF16>,
+                          .scores_f32 = scores<float>,
+                          .accumulate = accumulate<BF16>,
+                          .accumulate_f32 = accumulate<float>,
+                          .accumulate_keys = accumulate_keys<BF16>,
+                          .accumulate_keys_f32 = accumulate_keys<float>,
+                          .enter = nothing,
+                          .leave = nothing};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace tilewise::cpu

@@ -1,11 +1,12 @@
 // The contract of tile products: bf16 (or fp32) K/V tiles against packed query rows, fp32 sums.
 //
-//   scores      S^T[key][row]  = sum_c K[key][c] * Q[row][c]
-//   accumulate  O[row][c]      = O[row][c] * rescale[row] + sum_key P[row][key] * V[key][c]
+//   scores           S^T[key][row]  = sum_c K[key][c] * Q[row][c]
+//   accumulate       O[row][c]      = O[row][c] * rescale[row] + sum_key P[row][key] * V[key][c]
+//   accumulate_keys  dV[key][c]     = dV[key][c] + sum_row P[row][key] * dO[row][c]
 //
 // Rows of a query tile lie next to each other in S^T, so that the softmax works on whole vectors of rows.
-// Sums run over c (scores) and key (accumulate) in ascending order: a row's bits depend on nothing but its
-// own operands.
+// Sums run over c (scores), key (accumulate) and row (accumulate_keys) in ascending order: a row's bits
+// depend on nothing but its own operands.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +20,8 @@ namespace tilewise::cpu {
 inline constexpr int64_t kRowPad = 16;
 /// Most rows of a query tile.
 inline constexpr int64_t kMaxTileRows = 128;
+/// Most keys of a KV tile.
+inline constexpr int64_t kMaxTileKeys = 256;
 constexpr int64_t padded_rows(int64_t m) { return (m + kRowPad - 1) / kRowPad * kRowPad; }
 
 /// Keys decoded into one tile, [count][ld] row-major, in memory for a multiple of 16 keys. T is BF16, or
@@ -47,6 +50,13 @@ struct TileOps {
                      float* o, int64_t ld_o);
   void (*accumulate_f32)(const void* p, const KvTile<float>& v, int64_t m, int64_t d_v, const float* rescale,
                          float* o, int64_t ld_o);
+  /// The same for gradients of keys. p: what elementwise/gradient.h of the same instruction set left there,
+  /// by keys; dv: at most kMaxTileKeys rows of d floats, one for each of `keys`. With `first` dv is
+  /// overwritten.
+  void (*accumulate_keys)(const void* p, const KvTile<BF16>& rows, int64_t keys, int64_t d, bool first,
+                          float* dv, int64_t ld_dv);
+  void (*accumulate_keys_f32)(const void* p, const KvTile<float>& rows, int64_t keys, int64_t d, bool first,
+                              float* dv, int64_t ld_dv);
   /// Around the products of a thread: take and give back what the processor keeps for them.
   void (*enter)();
   void (*leave)();
