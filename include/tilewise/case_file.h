@@ -16,8 +16,10 @@
 #include <variant>
 
 #include "tilewise/error.h"
+#include "tilewise/ops/block_sparse_prefill.h"
 #include "tilewise/ops/combine.h"
 #include "tilewise/ops/dense_decode.h"
+#include "tilewise/ops/dense_prefill.h"
 #include "tilewise/ops/fused.h"
 #include "tilewise/ops/kv_cache.h"
 #include "tilewise/ops/sparse_decode.h"
@@ -29,7 +31,9 @@ namespace tilewise {
 using CaseArgs =
     std::variant<DenseDecodeArgs, SparseDecodeArgs, SparsePrefillFwdArgs, FusedPrefillArgs, FusedDecodeArgs,
                  FusedDecodePartialsArgs, CombinePartialsArgs, CombinePartialsFusedArgs, QuantizeKvArgs,
-                 DequantizeKvArgs, AppendKvArgs, PermuteQBProjArgs, PermuteWvProjArgs>;
+                 DequantizeKvArgs, AppendKvArgs, PermuteQBProjArgs, PermuteWvProjArgs,
+                 DensePrefillFwdArgs, DensePrefillBwdArgs, BlockSparsePrefillFwdArgs, BlockSparsePrefillBwdArgs,
+                 ExpandBlockSelectionArgs, InvertBlockSelectionArgs>;
 
 /// The operator's name, for example "sparse_decode".
 const char* operator_name(const CaseArgs& args);

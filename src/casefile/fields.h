@@ -69,6 +69,106 @@ void each_field(SparsePrefillFwdArgs& a, V&& v) {
 }
 
 template <class V>
+void each_field(SparsePrefillBwdArgs& a, V&& v) {
+  v.tensor("d_out", a.d_out, Access::kRead);
+  v.tensor("q", a.q, Access::kRead);
+  v.tensor("kv", a.kv, Access::kRead);
+  v.tensor("out", a.out, Access::kRead);
+  v.tensor("lse", a.lse, Access::kRead);
+  v.tensor("indices", a.indices, Access::kRead);
+  v.option("softmax_scale", a.softmax_scale);
+  v.option("d_v", a.d_v);
+  v.tensor("topk_length", a.topk_length, Access::kRead);
+  v.tensor("sink_bias", a.sink_bias, Access::kRead);
+  v.option("deterministic", a.deterministic);
+  v.tensor("dq", a.dq, Access::kWritten);
+  v.tensor("dkv", a.dkv, Access::kWritten);
+  v.tensor("d_sink", a.d_sink, Access::kWritten);
+  v.tensor("kl_target", a.kl_target, Access::kWritten);
+}
+
+template <class V>
+void each_varlen_field(VarlenCommon& a, V&& v) {
+  v.tensor("q", a.q, Access::kRead);
+  v.tensor("k", a.k, Access::kRead);
+  v.tensor("v", a.v, Access::kRead);
+  v.tensor("cu_seqlens_q", a.cu_seqlens_q, Access::kRead);
+  v.tensor("cu_seqlens_k", a.cu_seqlens_k, Access::kRead);
+  v.option("max_seqlen_q", a.max_seqlen_q);
+  v.option("max_seqlen_k", a.max_seqlen_k);
+  v.option("softmax_scale", a.softmax_scale);
+  v.option("causal", a.causal);
+  v.option("window", a.window);
+  v.tensor("sink_bias", a.sink_bias, Access::kRead);
+}
+
+template <class V>
+void each_selection_field(BlockSparseCommon& a, V&& v) {
+  v.tensor("q2k", a.q2k, Access::kRead);
+  v.option("q_block", a.q_block);
+  v.option("kv_block", a.kv_block);
+}
+
+template <class V>
+void each_varlen_output(VarlenOutputs& a, V&& v) {
+  v.tensor("out", a.out, Access::kWritten);
+  v.tensor("lse", a.lse, Access::kWritten);
+}
+
+template <class V>
+void each_varlen_gradient(VarlenGradients& a, V&& v) {
+  v.tensor("d_out", a.d_out, Access::kRead);
+  v.tensor("out", a.out, Access::kRead);
+  v.tensor("lse", a.lse, Access::kRead);
+  v.option("deterministic", a.deterministic);
+  v.tensor("dq", a.dq, Access::kWritten);
+  v.tensor("dk", a.dk, Access::kWritten);
+  v.tensor("dv", a.dv, Access::kWritten);
+  v.tensor("d_sink", a.d_sink, Access::kWritten);
+}
+
+template <class V>
+void each_field(DensePrefillFwdArgs& a, V&& v) {
+  each_varlen_field(a, v);
+  each_varlen_output(a, v);
+}
+
+template <class V>
+void each_field(DensePrefillBwdArgs& a, V&& v) {
+  each_varlen_field(a, v);
+  each_varlen_gradient(a, v);
+}
+
+template <class V>
+void each_field(BlockSparsePrefillFwdArgs& a, V&& v) {
+  each_varlen_field(a, v);
+  each_selection_field(a, v);
+  each_varlen_output(a, v);
+}
+
+template <class V>
+void each_field(BlockSparsePrefillBwdArgs& a, V&& v) {
+  each_varlen_field(a, v);
+  each_selection_field(a, v);
+  each_varlen_gradient(a, v);
+}
+
+template <class V>
+void each_field(ExpandBlockSelectionArgs& a, V&& v) {
+  v.tensor("q2k", a.q2k, Access::kRead);
+  v.option("factor", a.factor);
+  v.tensor("out", a.out, Access::kWritten);
+}
+
+template <class V>
+void each_field(InvertBlockSelectionArgs& a, V&& v) {
+  v.tensor("q2k", a.q2k, Access::kRead);
+  v.option("num_kv_blocks", a.num_kv_blocks);
+  v.tensor("row_ptr", a.row_ptr, Access::kWritten);
+  v.tensor("q_blocks", a.q_blocks, Access::kWritten);
+}
+
+template <class V>
 void each_fused_field(FusedCommon& a, V&& v) {
   v.tensor("q", a.q, Access::kRead);
   v.tensor("token_positions", a.token_positions, Access::kRead);

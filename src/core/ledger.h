@@ -30,4 +30,26 @@ T* granted(void* workspace, size_t offset) {
   return reinterpret_cast<T*>(static_cast<std::byte*>(workspace) + offset);
 }
 
+/// Lays pieces out one after the other: books them in a ledger or, where there is a workspace, grants them too.
+/// Whoever plans and whoever runs go through the same calls.
+class Layouter {
+ public:
+  Layouter(Ledger& ledger, void* workspace) : ledger_(ledger), workspace_(workspace) {}
+
+  template <class T>
+  void piece(T*& p, int64_t count) {
+    const size_t at = ledger_.book<T>(count);
+    if (workspace_ != nullptr) p = granted<T>(workspace_, at);
+  }
+  void bytes(void*& p, int64_t count) {
+    std::byte* memory = nullptr;
+    piece(memory, count);
+    p = memory;
+  }
+
+ private:
+  Ledger& ledger_;
+  void* workspace_;
+};
+
 }  // namespace tilewise

@@ -4,8 +4,11 @@
 
 #include "ops/forward.h"
 #include "ops/rows.h"
+#include "ops/varlen.h"
+#include "tilewise/ops/block_sparse_prefill.h"
 #include "tilewise/ops/combine.h"
 #include "tilewise/ops/dense_decode.h"
+#include "tilewise/ops/dense_prefill.h"
 #include "tilewise/ops/fused.h"
 #include "tilewise/ops/kv_cache.h"
 #include "tilewise/ops/sparse_decode.h"
@@ -16,6 +19,12 @@ namespace tilewise {
 ForwardProblem check(const DenseDecodeArgs& args, DeviceId device);
 ForwardProblem check(const SparseDecodeArgs& args, DeviceId device);
 ForwardProblem check(const SparsePrefillFwdArgs& args, DeviceId device);
+VarlenForwardProblem check(const DensePrefillFwdArgs& args, DeviceId device);
+VarlenBackwardProblem check(const DensePrefillBwdArgs& args, DeviceId device);
+VarlenForwardProblem check(const BlockSparsePrefillFwdArgs& args, DeviceId device);
+VarlenBackwardProblem check(const BlockSparsePrefillBwdArgs& args, DeviceId device);
+void check(const ExpandBlockSelectionArgs& args);
+void check(const InvertBlockSelectionArgs& args);
 ForwardProblem check(const FusedPrefillArgs& args, DeviceId device);
 ForwardProblem check(const FusedDecodeArgs& args, DeviceId device);
 ForwardProblem check(const FusedDecodePartialsArgs& args, DeviceId device);

@@ -3,6 +3,7 @@
 
 #include "ops/forward.h"
 #include "ops/rows.h"
+#include "ops/varlen.h"
 
 namespace tilewise {
 namespace {
@@ -14,7 +15,8 @@ std::string describe(const char* name, const CacheShape& cache, bool dense) {
                      dense ? "max_blocks" : "topk", cache.width, cache.has_length ? " with lengths" : "");
 }
 
-std::string describe_mask(const ForwardShape& shape) {
+template <class Shape>
+std::string describe_mask(const Shape& shape) {
   std::string text = shape.causal ? ", causal" : "";
   if (!(shape.window == Window{}))
     text += fmt::format(", window ({}, {})", shape.window.left, shape.window.right);
@@ -57,6 +59,31 @@ std::string describe(const ForwardPlan& plan) {
     text += fmt::format(", up to {} segments a row, {} tiles at a time", plan.max_segments, plan.wave_tiles);
   }
   return text + fmt::format(", {} B scratch a thread", plan.scratch_bytes);
+}
+
+std::string describe(const VarlenShape& shape) {
+  std::string text = fmt::format("{} sequences, q {} rows up to {}, k {} rows up to {}, h_q {}, h_kv {}, d {}/{} {}",
+                                 shape.batch, shape.total_q, shape.max_seqlen_q, shape.total_k,
+                                 shape.max_seqlen_k, shape.h_q, shape.h_kv, shape.d_qk, shape.d_v,
+                                 to_string(shape.dtype));
+  text += fmt::format(", scale {:g}", shape.softmax_scale) + describe_mask(shape);
+  if (shape.has_sink_bias) text += fmt::format(", sink_bias {}", to_string(shape.sink_bias_dtype));
+  if (shape.selected) {
+    text += fmt::format(", {} of {} rows x {}, blocks {} x {}",
+                        shape.selection_per_head ? "selections" : "a selection", shape.selection_rows,
+                        shape.selection_width, shape.q_block, shape.kv_block);
+  }
+  return text;
+}
+
+std::string describe(const VarlenBackwardShape& shape) {
+  return describe(static_cast<const VarlenShape&>(shape)) +
+         (shape.deterministic ? ", deterministic" : ", atomics allowed");
+}
+
+std::string describe(const VarlenPlan& plan) {
+  return fmt::format("tiles of {} rows x {} keys, {} B scratch a thread", plan.tile_rows, plan.tile_keys,
+                     plan.scratch_bytes);
 }
 
 std::string describe(const CombineShape& shape) {

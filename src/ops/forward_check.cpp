@@ -39,6 +39,9 @@ std::string known_sizes(int64_t d) {
   return text;
 }
 
+// A side as wide as the longest sequence hides nothing.
+int64_t unbounded_if_wide(int64_t side) { return side >= kMaxCount ? -1 : side; }
+
 void check_page_strides(const Checker& check, const PagedArgument& cache) {
   const TensorView& view = cache.view;
   if (view.numel() == 0) return;
@@ -121,6 +124,14 @@ void check_heads(const Checker& check, const char* name, int64_t h_q) {
 void check_softmax_scale(const Checker& check, float softmax_scale) {
   if (!std::isfinite(softmax_scale))
     check.refuse("softmax_scale", "finite", fmt::format("{:g}", softmax_scale));
+}
+
+Window check_window(const Checker& check, Window window, bool causal) {
+  const auto got = [&] { return fmt::format("({}, {})", window.left, window.right); };
+  if (window.left < -1 || window.right < -1)
+    check.refuse("window", "a pair of numbers of at least -1", got());
+  if (causal && window.right > 0) check.refuse("window", "of right -1 or 0 where causal", got());
+  return {unbounded_if_wide(window.left), unbounded_if_wide(window.right)};
 }
 
 void check_d_v(const Checker& check, int64_t d_v) {

@@ -31,6 +31,8 @@ RowTensor<T> byte_rows(const TensorView& view, int b, int s, int h) {
 /// 1 to 128 heads, or a multiple of 64 above; `name` is the tensor that shows them.
 void check_heads(const Checker& check, const char* name, int64_t h_q);
 void check_softmax_scale(const Checker& check, float softmax_scale);
+/// The same window with sides that hide nothing as -1.
+Window check_window(const Checker& check, Window window, bool causal);
 void check_d_v(const Checker& check, int64_t d_v);
 void check_n_groups(const Checker& check, int64_t n_groups, int64_t h_q);
 

@@ -4,63 +4,25 @@
 
 #include <vector>
 
-#include "tilewise/mask.h"
-#include "tilewise/plan.h"
-#include "tilewise/tensor.h"
+#include "tilewise/ops/dense_prefill.h"
 
 namespace tilewise {
 
-/// Arguments of block_sparse_prefill_fwd; see DensePrefillFwdArgs. Row i of q2k belongs to the i-th query
-/// block, the blocks of the sequences one after another; its entries are key blocks, counted inside the
-/// sequence. Negative entries are pads, duplicates count once, blocks that do not exist or that the mask
-/// hides contribute nothing; order, duplicates and the list's width change no bit. Rows past the last query
-/// block are ignored, query blocks past the last row see nothing.
-struct BlockSparsePrefillFwdArgs {
-  TensorView q;  ///< d_qk/d_v 192/128 or 128/128
-  TensorView k;
-  TensorView v;
-  TensorView q2k;  ///< int32 [rows, n] or [h_q, rows, n]; absent: every block
-  TensorView cu_seqlens_q;
-  TensorView cu_seqlens_k;
-  int64_t max_seqlen_q = 0;
-  int64_t max_seqlen_k = 0;
-  float softmax_scale = 1.0f;
+/// dense_prefill's arguments with a selection; d_qk/d_v is 192/128 or 128/128, and causal is the default. Row i
+/// of q2k belongs to the i-th query block, the blocks of the sequences one after another; its entries are key
+/// blocks, counted inside the sequence. Negative entries are pads, duplicates count once, blocks that do not
+/// exist or that the mask hides contribute nothing; order, duplicates and the list's width change no bit. Rows
+/// past the last query block are ignored, query blocks past the last row see nothing.
+struct BlockSparseCommon : VarlenCommon {
+  BlockSparseCommon() { causal = true; }
+
+  TensorView q2k;          ///< int32 [rows, n] or [h_q, rows, n]; absent: every block
   int64_t q_block = 128;   ///< queries of a block, a multiple of 64
   int64_t kv_block = 128;  ///< keys of a block, 128 or 64
-  bool causal = true;
-  Window window;
-  TensorView sink_bias;
-
-  TensorView out;
-  TensorView lse;
 };
 
-/// Arguments of block_sparse_prefill_bwd; see DensePrefillBwdArgs and BlockSparsePrefillFwdArgs.
-struct BlockSparsePrefillBwdArgs {
-  TensorView d_out;
-  TensorView q;
-  TensorView k;
-  TensorView v;
-  TensorView out;
-  TensorView lse;
-  TensorView q2k;
-  TensorView cu_seqlens_q;
-  TensorView cu_seqlens_k;
-  int64_t max_seqlen_q = 0;
-  int64_t max_seqlen_k = 0;
-  float softmax_scale = 1.0f;
-  int64_t q_block = 128;
-  int64_t kv_block = 128;
-  bool causal = true;
-  Window window;
-  TensorView sink_bias;
-  bool deterministic = true;
-
-  TensorView dq;
-  TensorView dk;
-  TensorView dv;
-  TensorView d_sink;
-};
+struct BlockSparsePrefillFwdArgs : BlockSparseCommon, VarlenOutputs {};
+struct BlockSparsePrefillBwdArgs : BlockSparseCommon, VarlenGradients {};
 
 /// See dense_decode.h.
 Plan plan(const BlockSparsePrefillFwdArgs& args, const Device& device, const PlanOptions& options = {});

@@ -76,32 +76,24 @@ struct Scratch {
 Scratch lay_out_scratch(const Isa& isa, const ForwardShape& shape, int64_t rows, Ledger& ledger,
                         void* workspace) {
   Scratch s{};
-  const auto piece = [&]<class T>(T*& p, int64_t count) {
-    const size_t at = ledger.book<T>(count);
-    if (workspace != nullptr) p = granted<T>(workspace, at);
-  };
-  std::byte* bytes = nullptr;
-  piece(bytes, static_cast<int64_t>(isa.tile->packed_q_bytes(rows, shape.d_qk)));
-  s.packed_q = bytes;
-  const int64_t element = KeySource::needs_f32(shape) ? 4 : 2;
-  piece(bytes, kTileKeys * shape.d_qk * element);
-  s.kv = bytes;
-  piece(s.scores, kTileKeys * rows);
+  Layouter layout(ledger, workspace);
+  layout.bytes(s.packed_q, static_cast<int64_t>(isa.tile->packed_q_bytes(rows, shape.d_qk)));
+  layout.bytes(s.kv, kTileKeys * shape.d_qk * (KeySource::needs_f32(shape) ? 4 : 2));
+  layout.piece(s.scores, kTileKeys * rows);
   s.weights = s.scores;
   if (isa.softmax->p_bytes != nullptr) {
-    piece(bytes, static_cast<int64_t>(isa.softmax->p_bytes(kTileKeys, rows)));
-    s.weights = bytes;
+    layout.bytes(s.weights, static_cast<int64_t>(isa.softmax->p_bytes(kTileKeys, rows)));
   }
-  piece(s.scale, rows);
-  piece(s.rescale, rows);
-  piece(s.first, rows);
-  piece(s.last, rows);
-  piece(s.prefix, rows);
+  layout.piece(s.scale, rows);
+  layout.piece(s.rescale, rows);
+  layout.piece(s.first, rows);
+  layout.piece(s.last, rows);
+  layout.piece(s.prefix, rows);
   float* floats = nullptr;
   const int64_t longer = std::max(shape.d_qk, row_step(shape.d_v));
-  piece(floats, partial_floats(rows, longer));
+  layout.piece(floats, partial_floats(rows, longer));
   s.piece = partial_at(floats, rows, longer);
-  piece(floats, partial_floats(rows, row_step(shape.d_v)));
+  layout.piece(floats, partial_floats(rows, row_step(shape.d_v)));
   s.total = partial_at(floats, rows, row_step(shape.d_v));
   return s;
 }
@@ -242,9 +234,9 @@ class ForwardRun {
       rows.last = limited ? mine.last : nullptr;
       step.keys = loaded.count;
       if (KeySource::needs_f32(shape_)) {
-        multiply_tile<float>(isa_.tile->scores_f32, isa_.tile->accumulate_f32, step, mine, rows);
+        multiply_tile<float>(step, mine, rows);
       } else {
-        multiply_tile<BF16>(isa_.tile->scores, isa_.tile->accumulate, step, mine, rows);
+        multiply_tile<BF16>(step, mine, rows);
       }
       step.rescale = mine.rescale;
     }
@@ -259,20 +251,20 @@ class ForwardRun {
     Partial to;
   };
 
-  template <class T, class MultiplyScores, class Accumulate>
-  void multiply_tile(MultiplyScores scores, Accumulate accumulate, const TileStep& step, const Scratch& mine,
-                     const SoftmaxRows& rows) const {
+  template <class T>
+  void multiply_tile(const TileStep& step, const Scratch& mine, const SoftmaxRows& rows) const {
+    const ProductsOf<T> products(*isa_.tile);
     const KvTile<T> kv{static_cast<const T*>(mine.kv), shape_.d_qk, step.keys};
     {
       const InPhase phase(Phase::kScores);
-      scores(kv, shape_.d_qk, mine.packed_q, step.m, mine.scores);
+      products.scores(kv, shape_.d_qk, mine.packed_q, step.m, mine.scores);
     }
     {
       const InPhase phase(Phase::kSoftmax);
       isa_.softmax->tile(mine.scores, step.keys, padded_rows(step.m), rows, mine.weights);
     }
     const InPhase phase(Phase::kOutput);
-    accumulate(mine.weights, kv, step.m, shape_.d_v, step.rescale, step.to.o, row_step_);
+    products.accumulate(mine.weights, kv, step.m, shape_.d_v, step.rescale, step.to.o, row_step_);
   }
 
   void fill_limits(const QueryTile& tile, const KeySource& source, const Scratch& mine) const {

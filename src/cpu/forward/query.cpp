@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/float_value.h"
+
 namespace tilewise::cpu {
 namespace {
 
@@ -13,15 +15,7 @@ const float* cos_sin_of(const ForwardProblem& problem, int64_t token) {
 }
 
 float sink_bias_of(const ForwardProblem& problem, int64_t head) {
-  const int64_t at = head * problem.sink_bias_stride;
-  switch (problem.shape.sink_bias_dtype) {
-    case DType::kBF16:
-      return bf16_bits_to_f32(static_cast<const uint16_t*>(problem.sink_bias)[at]);
-    case DType::kFP16:
-      return f16_bits_to_f32(static_cast<const uint16_t*>(problem.sink_bias)[at]);
-    default:
-      return static_cast<const float*>(problem.sink_bias)[at];
-  }
+  return float_value(problem.sink_bias, problem.shape.sink_bias_dtype, head * problem.sink_bias_stride);
 }
 
 /// Multiplies by the factor and, in fused operators, turns the output back. A row without weight becomes +0

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "core/numeric.h"
 
@@ -60,6 +61,26 @@ struct TileOps {
   /// Around the products of a thread: take and give back what the processor keeps for them.
   void (*enter)();
   void (*leave)();
+};
+
+/// The products for tiles of T.
+template <class T>
+struct ProductsOf {
+  explicit ProductsOf(const TileOps& ops) {
+    if constexpr (std::is_same_v<T, float>) {
+      scores = ops.scores_f32;
+      accumulate = ops.accumulate_f32;
+      accumulate_keys = ops.accumulate_keys_f32;
+    } else {
+      scores = ops.scores;
+      accumulate = ops.accumulate;
+      accumulate_keys = ops.accumulate_keys;
+    }
+  }
+
+  void (*scores)(const KvTile<T>&, int64_t, const void*, int64_t, float*);
+  void (*accumulate)(const void*, const KvTile<T>&, int64_t, int64_t, const float*, float*, int64_t);
+  void (*accumulate_keys)(const void*, const KvTile<T>&, int64_t, int64_t, bool, float*, int64_t);
 };
 
 /// A thread's time with the tile products.

@@ -7,17 +7,6 @@
 namespace tilewise {
 namespace {
 
-// A side as wide as the longest sequence hides nothing.
-int64_t unbounded_if_wide(int64_t side) { return side >= kMaxCount ? -1 : side; }
-
-Window check_window(const Checker& check, Window window, bool causal) {
-  const auto got = [&] { return fmt::format("({}, {})", window.left, window.right); };
-  if (window.left < -1 || window.right < -1)
-    check.refuse("window", "a pair of numbers of at least -1", got());
-  if (causal && window.right > 0) check.refuse("window", "of right -1 or 0 where causal", got());
-  return {unbounded_if_wide(window.left), unbounded_if_wide(window.right)};
-}
-
 void check_descale(Checker& check, const char* name, const TensorView& view, DType q_dtype) {
   const auto condition = [&] { return fmt::format("where q is {}", to_string(q_dtype)); };
   if (q_dtype == DType::kE4M3) {

@@ -1,0 +1,502 @@
+// dense_prefill_bwd and block_sparse_prefill_bwd on the CPU.
+//
+//   before    delta = sum(dO * O) of every row, beside its lse; with a selection, its blocks sorted and the
+//             reverse: which query blocks selected each key block
+//   work      a key tile of a KV head
+//   loop      over the query tiles that visit it, of all heads of its group:
+//               S^T = K Q^T, dP^T = V dO^T     scores
+//               P = exp(S - lse), dS = P (dP - delta)
+//               dV += P^T dO, dK += dS^T Q     accumulate_keys, in the thread's memory
+//               dQ += dS K                     accumulate, in the workspace, in the order of the key tiles
+//   order     a query tile counts the key tiles that were added to its dQ; a thread waits until all before its
+//             own were. Work is taken in ascending order of key tiles, so whoever waits, waits for work that a
+//             thread has taken before. The last one stores dQ.
+//
+// So the bits of all gradients follow from the sequence alone, whatever the number of threads is.
+//
+//   scratch of a thread, bytes at 192/128, tiles of 128 x 256
+//     kv         bf16 (fp16: fp32) K and V    163,840
+//     rows       the same of Q and dO          81,920
+//     packed     Q and dO                     163,840   half of it with AMX
+//     s, dp      S^T and dP^T                 262,144   P and dS but with AMX
+//     weights    P and dS in bf16, AMX alone  196,608
+//     dk, dv     fp32                         360,448
+#include <omp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <thread>
+
+#include "core/float_value.h"
+#include "cpu/phases.h"
+#include "cpu/varlen/kernels.h"
+#include "cpu/varlen/selection.h"
+#include "cpu/varlen/sequences.h"
+#include "cpu/varlen/tiles.h"
+#include "softmax/state.h"
+
+namespace tilewise::cpu {
+namespace {
+
+/// The scratch memory of all threads takes at most this much.
+constexpr size_t kScratchBytes = size_t{40} << 20;
+
+/// Rows of sums are not the powers of two long that head sizes are: neighbours do not share places in caches.
+constexpr int64_t row_step(int64_t d) { return d + 16; }
+
+struct Scratch {
+  void* k;
+  void* v;
+  void* q;
+  void* d_out;
+  void* packed_q;
+  void* packed_d_out;
+  float* s;
+  float* dp;
+  GradientWeights weights;
+  float* dk;
+  float* dv;
+  float* ones;
+  int32_t* first;
+  int32_t* last;
+};
+
+/// Books (workspace null) or grants one thread's scratch.
+Scratch lay_out(const Isa& isa, const VarlenShape& shape, Ledger& ledger, void* workspace) {
+  const VarlenTiles tiles = varlen_tiles(shape);
+  Scratch s{};
+  Layouter layout(ledger, workspace);
+  const int64_t element = shape.dtype == DType::kFP16 ? 4 : 2;
+  layout.bytes(s.k, tiles.keys * shape.d_qk * element);
+  layout.bytes(s.v, tiles.keys * shape.d_v * element);
+  layout.bytes(s.q, tiles.rows * shape.d_qk * element);
+  layout.bytes(s.d_out, tiles.rows * shape.d_v * element);
+  layout.bytes(s.packed_q, static_cast<int64_t>(isa.tile->packed_q_bytes(tiles.rows, shape.d_qk)));
+  layout.bytes(s.packed_d_out, static_cast<int64_t>(isa.tile->packed_q_bytes(tiles.rows, shape.d_v)));
+  layout.piece(s.s, std::max(tiles.keys, shape.d_qk) * tiles.rows);
+  layout.piece(s.dp, std::max(tiles.keys, shape.d_v) * tiles.rows);
+  s.weights = {s.s, s.dp, s.dp};
+  if (isa.gradient->keys_bytes != nullptr) {
+    const auto by_keys = static_cast<int64_t>(isa.gradient->keys_bytes(tiles.keys, tiles.rows));
+    layout.bytes(s.weights.p_keys, by_keys);
+    layout.bytes(s.weights.ds_keys, by_keys);
+    layout.bytes(s.weights.ds_rows, static_cast<int64_t>(isa.gradient->rows_bytes(tiles.keys, tiles.rows)));
+  }
+  layout.piece(s.dk, tiles.keys * row_step(shape.d_qk));
+  layout.piece(s.dv, tiles.keys * row_step(shape.d_v));
+  layout.piece(s.ones, tiles.rows);
+  layout.piece(s.first, tiles.rows);
+  layout.piece(s.last, tiles.rows);
+  return s;
+}
+
+/// What the whole call keeps in its workspace, for the query tiles of a wave and for each head of them.
+struct Shared {
+  float* lse;      // [tiles][h_q][tile rows]; +inf past the last row
+  float* delta;    // likewise; 0 there
+  float* dq;       // [tiles][h_q][tile rows][row_step(d_qk)]
+  int32_t* added;  // [tiles][h_q]: key tiles in dq
+  double* d_sink;  // [h_q]
+};
+
+Shared lay_out_shared(const VarlenShape& shape, const VarlenTiles& tiles, Ledger& ledger, void* workspace) {
+  Shared s{};
+  Layouter layout(ledger, workspace);
+  const int64_t count = max_wave_tiles(shape.total_q, shape.batch, tiles.rows) * shape.h_q;
+  layout.piece(s.lse, count * tiles.rows);
+  layout.piece(s.delta, count * tiles.rows);
+  layout.piece(s.dq, count * tiles.rows * row_step(shape.d_qk));
+  layout.piece(s.added, count);
+  layout.piece(s.d_sink, shape.has_sink_bias ? shape.h_q : 0);
+  return s;
+}
+
+template <class T>
+class BackwardRun {
+ public:
+  BackwardRun(const Isa& isa, const VarlenBackwardProblem& problem, const VarlenPlan& plan, void* workspace)
+      : isa_(isa),
+        problem_(problem),
+        shape_(problem.shape),
+        plan_(plan),
+        tiles_{plan.tile_rows, plan.tile_keys},
+        group_(shape_.h_q / shape_.h_kv),
+        workspace_(workspace) {
+    Ledger ledger;
+    shared_ = lay_out_shared(shape_, tiles_, ledger, granted<std::byte>(workspace, plan.shared));
+    if (shape_.selected) {
+      Ledger of_selection;
+      selection_ = lay_out_selection(shape_, of_selection,
+                                     granted<std::byte>(workspace, plan.selection));
+    }
+  }
+
+  void run() const {
+    if (shape_.has_sink_bias) std::fill_n(shared_.d_sink, shape_.h_q, 0.0);
+    clear_rows_outside();
+    for_each_wave(problem_, tiles_.rows, tiles_.keys, granted<Sequence>(workspace_, plan_.sequences),
+                  [this](const Wave& wave) { run_wave(wave); });
+    if (!shape_.has_sink_bias) return;
+    for (int64_t h = 0; h < shape_.h_q; ++h) {
+      set_float_value(problem_.d_sink, shape_.sink_bias_dtype, h * problem_.d_sink_stride,
+                      static_cast<float>(shared_.d_sink[h]));
+    }
+  }
+
+ private:
+  /// A query tile of a head that visits a key tile.
+  struct Visitor {
+    int64_t head;
+    int64_t index;  // of the query tile, in the wave
+    visit::Range queries;
+    visit::Form form;
+    int32_t rank;   // of the key tile, among those that the query tile visits
+    int32_t count;  // of those
+  };
+
+  // ---- before the loop --------------------------------------------------------------------------
+
+  void clear_rows(int64_t q_first, int64_t q_last, int64_t k_first, int64_t k_last) const {
+    for (int64_t row = q_first; row < q_last; ++row) {
+      for (int64_t h = 0; h < shape_.h_q; ++h) std::fill_n(problem_.dq.at(0, row, h), shape_.d_qk, uint16_t{0});
+    }
+    for (int64_t row = k_first; row < k_last; ++row) {
+      for (int64_t h = 0; h < shape_.h_kv; ++h) {
+        std::fill_n(problem_.dk.at(0, row, h), shape_.d_qk, uint16_t{0});
+        std::fill_n(problem_.dv.at(0, row, h), shape_.d_v, uint16_t{0});
+      }
+    }
+  }
+
+  /// Gradients of the rows between sequences. Every other row is stored by its sequence.
+  void clear_rows_outside() const {
+    int64_t q_end = 0;
+    int64_t k_end = 0;
+    for_each_wave(problem_, tiles_.rows, tiles_.keys, granted<Sequence>(workspace_, plan_.sequences),
+                  [&](const Wave& wave) {
+                    for (int64_t i = 0; i < wave.count; ++i) {
+                      const Sequence& s = wave.sequences[i];
+                      clear_rows(q_end, s.q_begin, k_end, s.k_begin);
+                      q_end = std::max(q_end, s.q_begin + s.rule.len_q);
+                      k_end = std::max(k_end, s.k_begin + s.rule.len_k);
+                    }
+                  });
+    clear_rows(q_end, shape_.total_q, k_end, shape_.total_k);
+  }
+
+  void run_wave(const Wave& wave) const {
+    if (shape_.selected) build_selection(problem_, wave, plan_.threads, selection_);
+#pragma omp parallel for num_threads(plan_.threads) schedule(static)
+    for (int64_t i = 0; i < wave.query_tiles * shape_.h_q; ++i) {
+      prepare_rows(wave, i / shape_.h_q, i % shape_.h_q);
+    }
+    if (shape_.has_sink_bias) add_sink_gradients(wave);
+    run_key_tiles(wave);
+  }
+
+  int64_t slot(int64_t wave_tile, int64_t head) const { return wave_tile * shape_.h_q + head; }
+  float* lse_of(int64_t wave_tile, int64_t head) const {
+    return shared_.lse + slot(wave_tile, head) * tiles_.rows;
+  }
+  float* delta_of(int64_t wave_tile, int64_t head) const {
+    return shared_.delta + slot(wave_tile, head) * tiles_.rows;
+  }
+
+  float delta_of_row(int64_t row, int64_t head) const {
+    const uint16_t* a = problem_.d_out.at(0, row, head);
+    const uint16_t* b = problem_.out.at(0, row, head);
+    double sum = 0;
+    for (int64_t c = 0; c < shape_.d_v; ++c) {
+      sum += static_cast<double>(float_value(a, shape_.dtype, c)) * float_value(b, shape_.dtype, c);
+    }
+    return static_cast<float>(sum);
+  }
+
+  void prepare_rows(const Wave& wave, int64_t wave_tile, int64_t head) const {
+    const Sequence& sequence = wave.of_query_tile(wave_tile);
+    const visit::Range queries = sequence.queries(wave_tile - sequence.first_query_tile, tiles_.rows);
+    float* lse = lse_of(wave_tile, head);
+    float* delta = delta_of(wave_tile, head);
+    for (int64_t r = 0; r < queries.size(); ++r) {
+      const int64_t row = sequence.q_begin + queries.begin + r;
+      lse[r] = *problem_.lse.at(0, row, head);
+      delta[r] = delta_of_row(row, head);
+    }
+    std::fill(lse + queries.size(), lse + tiles_.rows, softmax::kInfinity);
+    std::fill(delta + queries.size(), delta + tiles_.rows, 0.0f);
+    shared_.added[slot(wave_tile, head)] = 0;
+    if (key_tiles_of(sequence, queries, head) > 0) return;
+    for (int64_t r = 0; r < queries.size(); ++r) {
+      std::fill_n(problem_.dq.at(0, sequence.q_begin + queries.begin + r, head), shape_.d_qk, uint16_t{0});
+    }
+  }
+
+  /// How many key tiles a query tile visits.
+  int32_t key_tiles_of(const Sequence& sequence, visit::Range queries, int64_t head) const {
+    const visit::IntervalVisit interval = key_interval(sequence, tiles_, queries);
+    if (!shape_.selected) return interval.count();
+    return selection_.visit(shape_, sequence, queries, head, interval).count();
+  }
+
+  /// In the order of rows, and in double: there may be many.
+  void add_sink_gradients(const Wave& wave) const {
+#pragma omp parallel for num_threads(plan_.threads) schedule(static)
+    for (int64_t h = 0; h < shape_.h_q; ++h) {
+      const float sink = float_value(problem_.sink_bias, shape_.sink_bias_dtype, h * problem_.sink_bias_stride);
+      for (int64_t tile = 0; tile < wave.query_tiles; ++tile) {
+        for (int64_t r = 0; r < tiles_.rows; ++r) {
+          const float lse = lse_of(tile, h)[r];
+          // Padding; and rows of a sink of +inf, which have no gradient.
+          if (lse == softmax::kInfinity) continue;
+          shared_.d_sink[h] -= static_cast<double>(softmax::sink_bias_probability(sink, lse)) *
+                               static_cast<double>(delta_of(tile, h)[r]);
+        }
+      }
+    }
+  }
+
+  // ---- the loop ---------------------------------------------------------------------------------
+
+  void run_key_tiles(const Wave& wave) const {
+    const int64_t pieces = wave.key_tiles * shape_.h_kv;
+    std::atomic<int64_t> taken{0};
+#pragma omp parallel num_threads(plan_.threads)
+    {
+      const TileProducts products(*isa_.tile);
+      const InPhase other(Phase::kOther);
+      Ledger ledger;
+      const Scratch mine = lay_out(isa_, shape_, ledger,
+                                   granted<std::byte>(workspace_, plan_.scratch) +
+                                       static_cast<size_t>(omp_get_thread_num()) * plan_.scratch_bytes);
+      std::fill_n(mine.ones, tiles_.rows, 1.0f);
+      for (int64_t i = taken++; i < pieces; i = taken++) {
+        run_key_tile(wave, i / shape_.h_kv, i % shape_.h_kv, mine);
+      }
+    }
+  }
+
+  /// Calls `take(visitor)` for the query tiles that visit key tile number `index`, head after head, each in
+  /// ascending order.
+  template <class Take>
+  void for_each_visitor(const Sequence& sequence, int32_t index, int64_t kv_head, const Take& take) const {
+    for (int64_t head = kv_head * group_; head < (kv_head + 1) * group_; ++head) {
+      if (shape_.selected) {
+        for_each_selected_visitor(sequence, index, head, take);
+        continue;
+      }
+      const auto keys = static_cast<int32_t>(tiles_.keys);
+      const visit::Range whole{index * keys, index * keys + keys};
+      const visit::IntervalVisit visitors = visit::visit_queries(
+          sequence.rule, whole, static_cast<int32_t>(tiles_.rows), visit::TileOrigin::kSequence);
+      for (int32_t place = 0; place < visitors.count(); ++place) {
+        const int32_t tile = visitors.at(place).tile;
+        const visit::Range queries = sequence.queries(tile, tiles_.rows);
+        const visit::IntervalVisit visit = key_interval(sequence, tiles_, queries);
+        take_if_visited(sequence, head, tile, queries, visit, visit.rank(index), take);
+      }
+    }
+  }
+
+  template <class Take>
+  void for_each_selected_visitor(const Sequence& sequence, int32_t index, int64_t head,
+                                 const Take& take) const {
+    const int64_t tiles_of_block = shape_.q_block / tiles_.rows;
+    selection_.for_each_selecting(shape_, sequence, index, head, [&](int64_t q_block, int32_t block_rank) {
+      const int64_t end = std::min((q_block + 1) * tiles_of_block, sequence.query_tiles(tiles_.rows));
+      for (int64_t tile = q_block * tiles_of_block; tile < end; ++tile) {
+        const visit::Range queries = sequence.queries(tile, tiles_.rows);
+        const visit::ListVisit visit =
+            selection_.visit(shape_, sequence, queries, head, key_interval(sequence, tiles_, queries));
+        take_if_visited(sequence, head, tile, queries, visit, visit.rank(index, block_rank), take);
+      }
+    });
+  }
+
+  template <class Visit, class Take>
+  void take_if_visited(const Sequence& sequence, int64_t head, int64_t tile, visit::Range queries,
+                       const Visit& visit, int32_t rank, const Take& take) const {
+    if (rank < 0) return;
+    take(Visitor{head, sequence.first_query_tile + tile, queries, visit.at(rank).form, rank, visit.count()});
+  }
+
+  void run_key_tile(const Wave& wave, int64_t wave_tile, int64_t kv_head, const Scratch& mine) const {
+    const Sequence& sequence = wave.of_key_tile(wave_tile);
+    const auto index = static_cast<int32_t>(wave_tile - sequence.first_key_tile);
+    const visit::Range keys = visit::tile_range(index, static_cast<int32_t>(tiles_.keys), sequence.rule.len_k);
+    visit::Range needed{keys.end, keys.begin};
+    for_each_visitor(sequence, index, kv_head, [&](const Visitor& visitor) {
+      const visit::Range seen = visit::keys_seen_by_any(sequence.rule, visitor.queries);
+      needed.begin = std::min(needed.begin, std::max(seen.begin, keys.begin));
+      needed.end = std::max(needed.end, std::min(seen.end, keys.end));
+    });
+    if (!needed.empty()) {
+      const InPhase phase(Phase::kDecode);
+      const visit::Range local{needed.begin - keys.begin, needed.end - keys.begin};
+      const int64_t row = sequence.k_begin + keys.begin;
+      load_keys(isa_, problem_.k, row, kv_head, shape_.d_qk, local, static_cast<T*>(mine.k));
+      load_keys(isa_, problem_.v, row, kv_head, shape_.d_v, local, static_cast<T*>(mine.v));
+    }
+    const visit::Range loaded{keys.begin, needed.empty() ? keys.begin : needed.end};
+    bool first = true;
+    for_each_visitor(sequence, index, kv_head, [&](const Visitor& visitor) {
+      visit_query_tile(sequence, visitor, loaded, first, mine);
+      first = false;
+    });
+    store_keys(sequence, keys, loaded.size(), kv_head, mine);
+  }
+
+  void visit_query_tile(const Sequence& sequence, const Visitor& visitor, visit::Range keys, bool first,
+                        const Scratch& mine) const {
+    const int64_t m = visitor.queries.size();
+    const int64_t row = sequence.q_begin + visitor.queries.begin;
+    load_query_tile(row, m, visitor.head, mine);
+    const KvTile<T> k{static_cast<const T*>(mine.k), shape_.d_qk, keys.size()};
+    const KvTile<T> v{static_cast<const T*>(mine.v), shape_.d_v, keys.size()};
+    const KvTile<T> q{static_cast<const T*>(mine.q), shape_.d_qk, m};
+    const KvTile<T> d_out{static_cast<const T*>(mine.d_out), shape_.d_v, m};
+    const ProductsOf<T> products(*isa_.tile);
+    {
+      const InPhase phase(Phase::kScores);
+      products.scores(k, shape_.d_qk, mine.packed_q, m, mine.s);
+      products.scores(v, shape_.d_v, mine.packed_d_out, m, mine.dp);
+    }
+    {
+      const InPhase phase(Phase::kSoftmax);
+      GradientRows rows{lse_of(visitor.index, visitor.head), delta_of(visitor.index, visitor.head), nullptr,
+                        nullptr};
+      if (visitor.form == visit::Form::kRow) {
+        fill_limits(sequence.rule, visitor.queries, keys, mine.first, mine.last);
+        rows.first = mine.first;
+        rows.last = mine.last;
+      }
+      isa_.gradient->tile(mine.s, mine.dp, keys.size(), padded_rows(m), shape_.softmax_scale, rows,
+                          mine.weights, nullptr);
+    }
+    {
+      const InPhase phase(Phase::kOutput);
+      products.accumulate_keys(mine.weights.p_keys, d_out, keys.size(), shape_.d_v, first, mine.dv,
+                               row_step(shape_.d_v));
+      products.accumulate_keys(mine.weights.ds_keys, q, keys.size(), shape_.d_qk, first, mine.dk,
+                               row_step(shape_.d_qk));
+    }
+    add_to_queries(visitor, row, k, products, mine);
+  }
+
+  void load_query_tile(int64_t row, int64_t m, int64_t head, const Scratch& mine) const {
+    const InPhase phase(Phase::kPackQ);
+    for (int64_t r = 0; r < m; ++r) {
+      load_row(isa_, problem_.q.at(0, row + r, head), shape_.d_qk, static_cast<T*>(mine.q) + r * shape_.d_qk);
+      load_row(isa_, problem_.d_out.at(0, row + r, head), shape_.d_v,
+               static_cast<T*>(mine.d_out) + r * shape_.d_v);
+    }
+    pack_rows(isa_, problem_.q, shape_.dtype, row, m, head, shape_.d_qk, mine.s, mine.packed_q);
+    pack_rows(isa_, problem_.d_out, shape_.dtype, row, m, head, shape_.d_v, mine.s, mine.packed_d_out);
+  }
+
+  /// dQ += dS K, once every key tile before this one was added; the last one stores the result.
+  void add_to_queries(const Visitor& visitor, int64_t row, const KvTile<T>& k, const ProductsOf<T>& products,
+                      const Scratch& mine) const {
+    const int64_t m = visitor.queries.size();
+    const int64_t at = slot(visitor.index, visitor.head);
+    const std::atomic_ref<int32_t> added(shared_.added[at]);
+    while (added.load(std::memory_order_acquire) != visitor.rank) std::this_thread::yield();
+    float* dq = shared_.dq + at * tiles_.rows * row_step(shape_.d_qk);
+    {
+      const InPhase phase(Phase::kOutput);
+      products.accumulate(mine.weights.ds_rows, k, m, shape_.d_qk, visitor.rank == 0 ? nullptr : mine.ones, dq,
+                          row_step(shape_.d_qk));
+    }
+    if (visitor.rank + 1 == visitor.count) {
+      const InPhase phase(Phase::kStore);
+      for (int64_t r = 0; r < m; ++r) {
+        isa_.rows->narrow(dq + r * row_step(shape_.d_qk), shape_.d_qk, shape_.dtype,
+                          problem_.dq.at(0, row + r, visitor.head));
+      }
+    }
+    added.store(visitor.rank + 1, std::memory_order_release);
+  }
+
+  /// The first `count` keys of a tile have gradients, the others none.
+  void store_keys(const Sequence& sequence, visit::Range keys, int64_t count, int64_t kv_head,
+                  const Scratch& mine) const {
+    const InPhase phase(Phase::kStore);
+    for (int64_t i = 0; i < keys.size(); ++i) {
+      const int64_t row = sequence.k_begin + keys.begin + i;
+      uint16_t* dk = problem_.dk.at(0, row, kv_head);
+      uint16_t* dv = problem_.dv.at(0, row, kv_head);
+      if (i < count) {
+        isa_.rows->narrow(mine.dk + i * row_step(shape_.d_qk), shape_.d_qk, shape_.dtype, dk);
+        isa_.rows->narrow(mine.dv + i * row_step(shape_.d_v), shape_.d_v, shape_.dtype, dv);
+      } else {
+        std::fill_n(dk, shape_.d_qk, uint16_t{0});
+        std::fill_n(dv, shape_.d_v, uint16_t{0});
+      }
+    }
+  }
+
+  const Isa& isa_;
+  const VarlenBackwardProblem& problem_;
+  const VarlenBackwardShape& shape_;
+  const VarlenPlan& plan_;
+  VarlenTiles tiles_;
+  int64_t group_;
+  void* workspace_;
+  Shared shared_;
+  SelectionMemory selection_;
+};
+
+class BackwardKernel final : public Kernel<VarlenBackward> {
+ public:
+  explicit BackwardKernel(const Isa& isa) : isa_(isa) {}
+
+  const std::string& name() const override { return isa_.kernel; }
+  std::optional<std::string> refusal(const VarlenBackwardShape& shape, const Device& device) const override {
+    return varlen_refusal(isa_, shape, device);
+  }
+
+  VarlenPlan plan(const VarlenBackwardShape& shape, const Device& device, Ledger& ledger) const override {
+    VarlenPlan plan;
+    const VarlenTiles tiles = varlen_tiles(shape);
+    plan.tile_rows = tiles.rows;
+    plan.tile_keys = tiles.keys;
+    Ledger one;
+    lay_out(isa_, shape, one, nullptr);
+    plan.scratch_bytes = one.bytes();
+    const auto fit = static_cast<int>(std::max<size_t>(kScratchBytes / one.bytes(), 1));
+    const int64_t pieces = std::max(max_wave_tiles(shape.total_k, shape.batch, tiles.keys) * shape.h_kv,
+                                    max_wave_tiles(shape.total_q, shape.batch, tiles.rows) * shape.h_q);
+    plan.threads = useful_threads(std::min(device.threads, fit), pieces);
+    plan.sequences = ledger.book<Sequence>(shape.batch);
+    plan.scratch = ledger.book<std::byte>(static_cast<int64_t>(plan.scratch_bytes) * plan.threads);
+    Ledger shared;
+    lay_out_shared(shape, tiles, shared, nullptr);
+    plan.shared = ledger.book<std::byte>(static_cast<int64_t>(shared.bytes()));
+    if (shape.selected) {
+      Ledger selection;
+      lay_out_selection(shape, selection, nullptr);
+      plan.selection = ledger.book<std::byte>(static_cast<int64_t>(selection.bytes()));
+    }
+    return plan;
+  }
+
+  void run(const VarlenBackwardProblem& problem, const VarlenPlan& plan,
+           const RunPlace& place) const override {
+    if (problem.shape.dtype == DType::kFP16) {
+      BackwardRun<float>(isa_, problem, plan, place.workspace).run();
+    } else {
+      BackwardRun<BF16>(isa_, problem, plan, place.workspace).run();
+    }
+  }
+
+ private:
+  const Isa& isa_;
+};
+
+}  // namespace
+
+KernelTable<VarlenBackward> varlen_backward_kernels() {
+  return table_of_isas<VarlenBackward, BackwardKernel>(tile_isas());
+}
+
+}  // namespace tilewise::cpu
