@@ -87,11 +87,11 @@ void print_phases(const std::regex& chosen) {
     for (int i = 0; i < kRuns; ++i) ready.run();
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / kRuns;
-    const cpu::PhaseSeconds phases = cpu::stop_counting_phases();
+    const cpu::PhaseCounts phases = cpu::stop_counting_phases();
     fmt::print("{} ({}): {:.3f} ms, {:.0f} GFLOP/s\n ", cases::name(c), ready.plan().kernel(), seconds * 1e3,
                ready.work().flops / seconds * 1e-9);
     for (size_t i = 0; i < cpu::kNumPhases; ++i) {
-      fmt::print(" {} {:.3f}", cpu::kPhaseNames[i], phases[i] / kRuns * 1e3);
+      fmt::print(" {} {:.3f}", cpu::kPhaseNames[i], phases.seconds[i] / kRuns * 1e3);
     }
     fmt::print("\n");
   }

@@ -10,6 +10,7 @@ using Clock = std::chrono::steady_clock;
 
 std::atomic<bool> counting{false};
 std::array<std::atomic<double>, kNumPhases> seconds{};
+std::array<std::atomic<int64_t>, kNumPhases> times{};
 
 struct ThreadClock {
   Phase phase = Phase::kOther;
@@ -33,13 +34,17 @@ thread_local ThreadClock thread_clock;
 
 void start_counting_phases() {
   for (std::atomic<double>& s : seconds) s = 0;
+  for (std::atomic<int64_t>& n : times) n = 0;
   counting = true;
 }
 
-PhaseSeconds stop_counting_phases() {
+PhaseCounts stop_counting_phases() {
   counting = false;
-  PhaseSeconds result{};
-  for (size_t i = 0; i < kNumPhases; ++i) result[i] = seconds[i];
+  PhaseCounts result;
+  for (size_t i = 0; i < kNumPhases; ++i) {
+    result.seconds[i] = seconds[i];
+    result.times[i] = times[i];
+  }
   return result;
 }
 
@@ -47,6 +52,7 @@ InPhase::InPhase(Phase phase) : counting_(counting.load(std::memory_order_relaxe
   if (!counting_) return;
   before_ = thread_clock.phase;
   thread_clock.switch_to(phase);
+  times[static_cast<size_t>(phase)].fetch_add(1, std::memory_order_relaxed);
   ++thread_clock.depth;
 }
 

@@ -1,9 +1,10 @@
-// Where the time of the CPU kernels goes: seconds in each phase, summed over threads. Off until somebody
-// counts, and then a branch for each phase of a tile.
+// Where the time of the CPU kernels goes: seconds in each phase, summed over threads, and how often it began.
+// Off until somebody counts, and then a branch for each phase of a tile.
 #pragma once
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 
 namespace tilewise::cpu {
 
@@ -22,12 +23,17 @@ inline constexpr size_t kNumPhases = 9;
 inline constexpr std::array<const char*, kNumPhases> kPhaseNames = {
     "other", "queries", "pack q", "gather", "decode", "scores", "softmax", "output", "store"};
 
-using PhaseSeconds = std::array<double, kNumPhases>;
+struct PhaseCounts {
+  std::array<double, kNumPhases> seconds{};
+  std::array<int64_t, kNumPhases> times{};
+
+  int64_t times_in(Phase phase) const { return times[static_cast<size_t>(phase)]; }
+};
 
 /// Starts counting at zero.
 void start_counting_phases();
-/// Stops counting; the seconds of all threads since the start. To be called when no operator runs.
-PhaseSeconds stop_counting_phases();
+/// Stops counting; what all threads did since the start. To be called when no operator runs.
+PhaseCounts stop_counting_phases();
 
 /// The time of this object's life belongs to a phase, less that of others that begin meanwhile on the thread.
 class InPhase {

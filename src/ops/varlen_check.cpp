@@ -93,7 +93,7 @@ void check_selection(Checker& check, const BlockSparseCommon& args, VarlenShape*
   }
   if (kv_block != 64 && kv_block != 128) check.refuse("kv_block", "64 or 128", fmt::format("{}", kv_block));
   if (!q2k) return;
-  const bool per_head = q2k.rank() == 3;
+  const bool per_head = q2k.rank() != 2;
   if (per_head) {
     check.input("q2k", q2k, {DType::kInt32}, {shape->h_q, "rows", "n"});
   } else {

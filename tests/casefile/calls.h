@@ -19,6 +19,8 @@
 #include "casefile/fields.h"
 #include "casefile/runs.h"
 #include "tests/errors/calls.h"
+#include "tests/errors/refusal.h"
+#include "tests/errors/training_calls.h"
 #include "tilewise/case_file.h"
 
 namespace tilewise::casefile {
@@ -47,6 +49,12 @@ inline std::vector<AnyCall> every_call() {
   add(errors::append_kv_call());
   add(errors::permute_q_b_proj_call());
   add(errors::permute_wv_proj_call());
+  add(errors::dense_prefill_fwd_call());
+  add(errors::dense_prefill_bwd_call());
+  add(errors::block_sparse_prefill_fwd_call());
+  add(errors::block_sparse_prefill_bwd_call());
+  add(errors::expand_block_selection_call());
+  add(errors::invert_block_selection_call());
   return calls;
 }
 
@@ -116,20 +124,17 @@ inline std::vector<std::string> lines_of(CaseArgs args, bool with_data = true) {
 }
 
 inline bool has_plan(const CaseArgs& args) {
-  return !std::holds_alternative<PermuteQBProjArgs>(args) && !std::holds_alternative<PermuteWvProjArgs>(args);
+  return std::visit([]<class A>(const A& a) { return requires { plan(a, Device::cpu()); }; }, args);
 }
 
 /// Plans the call, or runs it where there are no plans.
 inline void plan_or_run(const CaseArgs& args) {
   std::visit(
-      [](const auto& a) {
-        using A = std::decay_t<decltype(a)>;
-        if constexpr (std::is_same_v<A, PermuteQBProjArgs>) {
-          permute_q_b_proj(a);
-        } else if constexpr (std::is_same_v<A, PermuteWvProjArgs>) {
-          permute_wv_proj(a);
-        } else {
+      []<class A>(const A& a) {
+        if constexpr (requires { plan(a, Device::cpu()); }) {
           plan(a, Device::cpu());
+        } else {
+          errors::once(a);
         }
       },
       args);

@@ -237,8 +237,9 @@ TEST(HostileFile, Metadata) {
   };
   const std::string operators =
       "dense_decode, sparse_decode, sparse_prefill_fwd, fused_prefill, fused_decode, fused_decode_partials, "
-      "combine_partials, combine_partials_fused, quantize_kv, dequantize_kv, append_kv, permute_q_b_proj or "
-      "permute_wv_proj";
+      "combine_partials, combine_partials_fused, quantize_kv, dequantize_kv, append_kv, permute_q_b_proj, "
+      "permute_wv_proj, dense_prefill_fwd, dense_prefill_bwd, block_sparse_prefill_fwd, "
+      "block_sparse_prefill_bwd, expand_block_selection or invert_block_selection";
   expect_refusals({
       header_row(
           "no metadata", [](json& h) { h.erase("__metadata__"); },

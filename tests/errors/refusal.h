@@ -71,6 +71,12 @@ inline void once(const CombinePartialsFusedArgs& args) { combine_partials_fused(
 inline void once(const QuantizeKvArgs& args) { quantize_kv(args); }
 inline void once(const DequantizeKvArgs& args) { dequantize_kv(args); }
 inline void once(const AppendKvArgs& args) { append_kv(args); }
+inline void once(const DensePrefillFwdArgs& args) { dense_prefill_fwd(args); }
+inline void once(const DensePrefillBwdArgs& args) { dense_prefill_bwd(args); }
+inline void once(const BlockSparsePrefillFwdArgs& args) { block_sparse_prefill_fwd(args); }
+inline void once(const BlockSparsePrefillBwdArgs& args) { block_sparse_prefill_bwd(args); }
+inline void once(const ExpandBlockSelectionArgs& args) { expand_block_selection(args); }
+inline void once(const InvertBlockSelectionArgs& args) { invert_block_selection(args); }
 inline void once(const PermuteQBProjArgs& args) { permute_q_b_proj(args); }
 inline void once(const PermuteWvProjArgs& args) { permute_wv_proj(args); }
 
@@ -85,9 +91,9 @@ std::string text_of_refusal(Body body) {
   return "nothing was thrown";
 }
 
+/// Some operators are single functions, without kernels to choose from.
 template <class Args>
-inline constexpr bool kHasPlan =
-    !std::is_same_v<Args, PermuteQBProjArgs> && !std::is_same_v<Args, PermuteWvProjArgs>;
+inline constexpr bool kHasPlan = requires(const Args& args) { plan(args, Device::cpu()); };
 
 template <class Args>
 void judge(const Args& args) {

@@ -35,7 +35,7 @@ Selection selection_of(const TensorView& q2k) {
 }
 
 void check_q2k(Checker& check, const TensorView& q2k) {
-  if (q2k && q2k.rank() == 3) {
+  if (q2k.rank() != 2) {
     check.input("q2k", q2k, {DType::kInt32}, {"h_q", "rows", "n"});
     check.count("q2k", "h_q", q2k.size(0));
   } else {
