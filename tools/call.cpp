@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstring>
 #include <span>
 #include <type_traits>
 
@@ -21,8 +23,14 @@ namespace {
 using cases::Judgement;
 using NamedBytes = std::vector<std::pair<std::string, std::vector<uint8_t>>>;
 
+// Operators that are single functions, without kernels to choose from.
 template <class T>
-constexpr bool kIsPermutation = std::is_same_v<T, PermuteQBProjArgs> || std::is_same_v<T, PermuteWvProjArgs>;
+constexpr bool kIsPlain = std::is_same_v<T, PermuteQBProjArgs> || std::is_same_v<T, PermuteWvProjArgs> ||
+                          std::is_same_v<T, ExpandBlockSelectionArgs> ||
+                          std::is_same_v<T, InvertBlockSelectionArgs>;
+template <class T>
+constexpr bool kIsTraining =
+    std::is_same_v<T, SparsePrefillBwdArgs> || std::is_base_of_v<VarlenCommon, T>;
 template <class T>
 constexpr bool kIsMove = std::is_same_v<T, QuantizeKvArgs> || std::is_same_v<T, DequantizeKvArgs> ||
                          std::is_same_v<T, AppendKvArgs>;
@@ -96,6 +104,53 @@ NamedBytes expected_bytes(const PermuteWvProjArgs& a) {
           {"scales_out", gathered(elements(a.scales), 1, from)}};
 }
 
+// A selection's rows, [heads][rows][n].
+std::vector<std::vector<int32_t>> rows_of(const TensorView& q2k) {
+  const std::vector<uint8_t> bytes = elements(q2k);
+  const auto n = static_cast<size_t>(q2k.size(q2k.rank() - 1));
+  std::vector<std::vector<int32_t>> rows;
+  for (int64_t r = 0; r < (n == 0 ? 0 : q2k.numel() / static_cast<int64_t>(n)); ++r) {
+    rows.emplace_back(n);
+    std::memcpy(rows.back().data(), bytes.data() + static_cast<size_t>(r) * n * 4, n * 4);
+  }
+  return rows;
+}
+
+std::vector<uint8_t> bytes_of(const std::vector<int32_t>& values) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(values.data());
+  return {bytes, bytes + values.size() * sizeof(int32_t)};
+}
+
+NamedBytes expected_bytes(const ExpandBlockSelectionArgs& a) {
+  std::vector<int32_t> out;
+  for (const std::vector<int32_t>& row : rows_of(a.q2k)) {
+    for (int64_t i = 0; i < a.factor; ++i) out.insert(out.end(), row.begin(), row.end());
+  }
+  return {{"out", bytes_of(out)}};
+}
+
+// What lies past the last entry stays what it was.
+NamedBytes expected_bytes(const InvertBlockSelectionArgs& a) {
+  const int64_t rows = a.q2k.size(a.q2k.rank() - 2);
+  const int64_t heads = a.q2k.rank() == 3 ? a.q2k.size(0) : 1;
+  const std::vector<std::vector<int32_t>> lists = rows_of(a.q2k);
+  std::vector<int32_t> pointers;
+  std::vector<int32_t> entries;
+  for (int64_t h = 0; h < heads; ++h) {
+    for (int64_t block = 0; block <= a.num_kv_blocks; ++block) {
+      pointers.push_back(static_cast<int32_t>(entries.size()));
+      for (int64_t r = 0; block < a.num_kv_blocks && !lists.empty() && r < rows; ++r) {
+        const std::vector<int32_t>& list = lists[static_cast<size_t>(h * rows + r)];
+        if (std::find(list.begin(), list.end(), block) != list.end()) entries.push_back(static_cast<int32_t>(r));
+      }
+    }
+  }
+  std::vector<uint8_t> q_blocks = elements(a.q_blocks);
+  const std::vector<uint8_t> written = bytes_of(entries);
+  std::copy(written.begin(), written.end(), q_blocks.begin());
+  return {{"row_ptr", bytes_of(pointers)}, {"q_blocks", q_blocks}};
+}
+
 // Of the outputs, by name.
 struct OutputFinder {
   NamedBytes bytes;
@@ -137,7 +192,7 @@ Judgement compare_bytes(const std::string& name, const std::vector<uint8_t>& got
 std::vector<KernelVerdict> explain_call(const CaseArgs& args) {
   return std::visit(
       []<class T>(const T& a) -> std::vector<KernelVerdict> {
-        if constexpr (kIsPermutation<T>) {
+        if constexpr (kIsPlain<T>) {
           check(a);
           return {{cases::kPlainKernel, ""}};
         } else {
@@ -154,6 +209,10 @@ double time_call(const CaseArgs& args, const PlanOptions& options) {
           return median_milliseconds([&] { permute_q_b_proj(a); });
         } else if constexpr (std::is_same_v<T, PermuteWvProjArgs>) {
           return median_milliseconds([&] { permute_wv_proj(a); });
+        } else if constexpr (std::is_same_v<T, ExpandBlockSelectionArgs>) {
+          return median_milliseconds([&] { expand_block_selection(a); });
+        } else if constexpr (std::is_same_v<T, InvertBlockSelectionArgs>) {
+          return median_milliseconds([&] { invert_block_selection(a); });
         } else {
           const Plan planned = plan(a, Device::cpu(), options);
           const OwnedWorkspace workspace(planned.workspace_bytes());
@@ -166,8 +225,10 @@ double time_call(const CaseArgs& args, const PlanOptions& options) {
 Expectation::Expectation(const CaseArgs& args) {
   std::visit(
       [&]<class T>(const T& a) {
-        if constexpr (kIsMove<T> || kIsPermutation<T>) {
+        if constexpr (kIsMove<T> || kIsPlain<T>) {
           bytes_ = expected_bytes(a);
+        } else if constexpr (kIsTraining<T>) {
+          training_truth_ = cases::training_truth(a);
         } else {
           truth_ = cases::truth_of(cases::Args(a));
         }
@@ -178,12 +239,14 @@ Expectation::Expectation(const CaseArgs& args) {
 std::vector<Judgement> Expectation::judge(const CaseArgs& args) const {
   return std::visit(
       [&]<class T>(const T& a) {
-        if constexpr (kIsMove<T> || kIsPermutation<T>) {
+        if constexpr (kIsMove<T> || kIsPlain<T>) {
           std::vector<Judgement> found;
           for (const auto& [name, expected] : bytes_) {
             found.push_back(compare_bytes(name, output_bytes(a, name), expected));
           }
           return found;
+        } else if constexpr (kIsTraining<T>) {
+          return cases::judge_training(a, training_truth_);
         } else {
           return cases::judge(cases::Args(a), truth_);
         }

@@ -1,4 +1,4 @@
-// One call of any operator, the weight permutations included: its kernels, a timed run, the oracle's answer.
+// One call of any operator, those without kernels included: its kernels, a timed run, the oracle's answer.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cases/judge.h"
+#include "cases/training.h"
 #include "tilewise/case_file.h"
 
 namespace tilewise::tools {
@@ -28,6 +29,7 @@ class Expectation {
 
  private:
   cases::Truth truth_;
+  cases::TrainingTruth training_truth_;
   // Of the operators that are no attention: the outputs' elements, by name.
   std::vector<std::pair<std::string, std::vector<uint8_t>>> bytes_;
 };

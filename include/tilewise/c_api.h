@@ -325,6 +325,137 @@ typedef struct TilewisePermuteWvProjArgs {
 
 TilewiseStatus tilewise_permute_wv_proj(const TilewisePermuteWvProjArgs* args);
 
+/* dense_prefill_fwd: attention of whole sequences, laid end to end, to themselves. */
+typedef struct TilewiseDensePrefillFwdArgs {
+  size_t size;
+  const DLTensor* q;
+  const DLTensor* k;
+  const DLTensor* v;
+  const DLTensor* cu_seqlens_q;
+  const DLTensor* cu_seqlens_k;
+  int64_t max_seqlen_q;
+  int64_t max_seqlen_k;
+  float softmax_scale;
+  int32_t causal;        /* 0 or 1 */
+  const int64_t* window; /* {left, right}; NULL: unbounded */
+  const DLTensor* sink_bias;
+  const DLTensor* out;
+  const DLTensor* lse;
+  const char* kernel;
+  int32_t threads;
+} TilewiseDensePrefillFwdArgs;
+
+TilewiseStatus tilewise_dense_prefill_fwd_workspace(const TilewiseDensePrefillFwdArgs* args, size_t* bytes);
+TilewiseStatus tilewise_dense_prefill_fwd(const TilewiseDensePrefillFwdArgs* args, void* workspace, size_t workspace_bytes);
+
+/* dense_prefill_bwd: its gradients. */
+typedef struct TilewiseDensePrefillBwdArgs {
+  size_t size;
+  const DLTensor* q;
+  const DLTensor* k;
+  const DLTensor* v;
+  const DLTensor* cu_seqlens_q;
+  const DLTensor* cu_seqlens_k;
+  int64_t max_seqlen_q;
+  int64_t max_seqlen_k;
+  float softmax_scale;
+  int32_t causal;        /* 0 or 1 */
+  const int64_t* window; /* {left, right}; NULL: unbounded */
+  const DLTensor* sink_bias;
+  const DLTensor* d_out;
+  const DLTensor* out;
+  const DLTensor* lse;
+  int32_t atomics; /* 1: gradients need not be deterministic */
+  const DLTensor* dq;
+  const DLTensor* dk;
+  const DLTensor* dv;
+  const DLTensor* d_sink;
+  const char* kernel;
+  int32_t threads;
+} TilewiseDensePrefillBwdArgs;
+
+TilewiseStatus tilewise_dense_prefill_bwd_workspace(const TilewiseDensePrefillBwdArgs* args, size_t* bytes);
+TilewiseStatus tilewise_dense_prefill_bwd(const TilewiseDensePrefillBwdArgs* args, void* workspace, size_t workspace_bytes);
+
+/* block_sparse_prefill_fwd: the same to selected blocks of keys alone. */
+typedef struct TilewiseBlockSparsePrefillFwdArgs {
+  size_t size;
+  const DLTensor* q;
+  const DLTensor* k;
+  const DLTensor* v;
+  const DLTensor* cu_seqlens_q;
+  const DLTensor* cu_seqlens_k;
+  int64_t max_seqlen_q;
+  int64_t max_seqlen_k;
+  float softmax_scale;
+  int32_t causal;        /* 0 or 1 */
+  const int64_t* window; /* {left, right}; NULL: unbounded */
+  const DLTensor* sink_bias;
+  const DLTensor* q2k; /* NULL: every block */
+  int64_t q_block;     /* 0: 128 */
+  int64_t kv_block;    /* 0: 128 */
+  const DLTensor* out;
+  const DLTensor* lse;
+  const char* kernel;
+  int32_t threads;
+} TilewiseBlockSparsePrefillFwdArgs;
+
+TilewiseStatus tilewise_block_sparse_prefill_fwd_workspace(const TilewiseBlockSparsePrefillFwdArgs* args, size_t* bytes);
+TilewiseStatus tilewise_block_sparse_prefill_fwd(const TilewiseBlockSparsePrefillFwdArgs* args, void* workspace, size_t workspace_bytes);
+
+/* block_sparse_prefill_bwd: its gradients. */
+typedef struct TilewiseBlockSparsePrefillBwdArgs {
+  size_t size;
+  const DLTensor* q;
+  const DLTensor* k;
+  const DLTensor* v;
+  const DLTensor* cu_seqlens_q;
+  const DLTensor* cu_seqlens_k;
+  int64_t max_seqlen_q;
+  int64_t max_seqlen_k;
+  float softmax_scale;
+  int32_t causal;        /* 0 or 1 */
+  const int64_t* window; /* {left, right}; NULL: unbounded */
+  const DLTensor* sink_bias;
+  const DLTensor* q2k; /* NULL: every block */
+  int64_t q_block;     /* 0: 128 */
+  int64_t kv_block;    /* 0: 128 */
+  const DLTensor* d_out;
+  const DLTensor* out;
+  const DLTensor* lse;
+  int32_t atomics; /* 1: gradients need not be deterministic */
+  const DLTensor* dq;
+  const DLTensor* dk;
+  const DLTensor* dv;
+  const DLTensor* d_sink;
+  const char* kernel;
+  int32_t threads;
+} TilewiseBlockSparsePrefillBwdArgs;
+
+TilewiseStatus tilewise_block_sparse_prefill_bwd_workspace(const TilewiseBlockSparsePrefillBwdArgs* args, size_t* bytes);
+TilewiseStatus tilewise_block_sparse_prefill_bwd(const TilewiseBlockSparsePrefillBwdArgs* args, void* workspace, size_t workspace_bytes);
+
+/* expand_block_selection: each row of a selection, `factor` times. */
+typedef struct TilewiseExpandBlockSelectionArgs {
+  size_t size;
+  const DLTensor* q2k;
+  int64_t factor;
+  const DLTensor* out;
+} TilewiseExpandBlockSelectionArgs;
+
+TilewiseStatus tilewise_expand_block_selection(const TilewiseExpandBlockSelectionArgs* args);
+
+/* invert_block_selection: which query blocks selected each key block. */
+typedef struct TilewiseInvertBlockSelectionArgs {
+  size_t size;
+  const DLTensor* q2k;
+  int64_t num_kv_blocks;
+  const DLTensor* row_ptr;
+  const DLTensor* q_blocks;
+} TilewiseInvertBlockSelectionArgs;
+
+TilewiseStatus tilewise_invert_block_selection(const TilewiseInvertBlockSelectionArgs* args);
+
 #ifdef __cplusplus
 }
 #endif

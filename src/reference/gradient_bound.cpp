@@ -36,16 +36,18 @@ struct Sums {
   double product = 0;  // of both
   double error = 0;    // squares, of actual
   double rounded = 0;  // squares of the error of `rounded` in the output type
+  double of_type = 0;  // squares of the error of the oracle itself in that type
   double largest = 0;  // error of one value
   size_t largest_at = 0;
 
-  void add(size_t i, double value, double expected, double by_rounded) {
+  void add(size_t i, double value, double expected, double by_rounded, double nearest) {
     const double off = value - expected;
     oracle += expected * expected;
     actual += value * value;
     product += value * expected;
     error += off * off;
     rounded += (by_rounded - expected) * (by_rounded - expected);
+    of_type += (nearest - expected) * (nearest - expected);
     if (std::fabs(off) >= largest) {
       largest = std::fabs(off);
       largest_at = i;
@@ -104,7 +106,8 @@ Comparison compare_gradient(std::span<const float> actual, const GradientTensor&
     if (!compare_places(actual, oracle, rounded, type, row, found)) continue;
     if (oracle.reached[row] == 0) continue;
     for (size_t i = row * length; i < (row + 1) * length; ++i) {
-      sums.add(i, actual[i], oracle.values[i], rounded_to(rounded.values[i], type));
+      sums.add(i, actual[i], oracle.values[i], rounded_to(rounded.values[i], type),
+               rounded_to(oracle.values[i], type));
     }
   }
   const double size = std::sqrt(sums.oracle);
@@ -116,7 +119,9 @@ Comparison compare_gradient(std::span<const float> actual, const GradientTensor&
                        place(sums.largest_at, oracle, actual[sums.largest_at]));
   };
   if (size == 0 && error == 0) return found;
-  const bool has_direction = size > 0 && oracle.noise < kNoiseOfADirection * size;
+  // Values far below a type's normal ones (float16: 6e-5) turn by being stored: an error of e turns by e^2 / 2.
+  const bool type_has_it = sums.of_type < (1 - cosine) * sums.oracle;
+  const bool has_direction = size > 0 && type_has_it && oracle.noise < kNoiseOfADirection * size;
   if (has_direction && !(sums.cosine() >= cosine)) found.note_wrong(where);
   found.note(error, bound, where);
   return found;

@@ -597,6 +597,122 @@ static void test_permute_wv_proj(void) {
                  "permute_wv_proj: d_o must be 512, got 256");
 }
 
+/* Two queries of one head and one key: its weight is 1, so that out is v, dv the sum of dO, and scores have no
+ * gradient. With a selection of no block nothing is seen. */
+static void test_prefill_and_gradients(void) {
+  enum { kQ = 2, kD = 128 };
+  uint16_t* q = new_memory(kQ * kD * 2);
+  uint16_t* k = new_memory(kD * 2);
+  uint16_t* v = new_memory(kD * 2);
+  uint16_t* d_out = new_memory(kQ * kD * 2);
+  uint16_t* out = new_memory(kQ * kD * 2);
+  uint16_t* dq = new_memory(kQ * kD * 2);
+  uint16_t* dk = new_memory(kD * 2);
+  uint16_t* dv = new_memory(kD * 2);
+  float* lse = new_memory(kQ * sizeof(float));
+  int32_t cu_q[2] = {0, kQ}, cu_k[2] = {0, 1}, none[1] = {-1};
+  Tensor q_t, k_t, v_t, d_out_t, out_t, dq_t, dk_t, dv_t, lse_t, cu_q_t, cu_k_t, none_t;
+  TilewiseDensePrefillFwdArgs forward = {.size = sizeof(forward)};
+  TilewiseDensePrefillBwdArgs backward = {.size = sizeof(backward)};
+  TilewiseBlockSparsePrefillFwdArgs sparse = {.size = sizeof(sparse)};
+  TilewiseBlockSparsePrefillBwdArgs sparse_backward = {.size = sizeof(sparse_backward)};
+  int i;
+  for (i = 0; i < kQ * kD; ++i) {
+    q[i] = to_bf16(1.0f);
+    d_out[i] = to_bf16(i < kD ? 2.0f : 1.0f);
+    dq[i] = to_bf16(7.0f);
+  }
+  for (i = 0; i < kD; ++i) {
+    k[i] = to_bf16(0.5f);
+    v[i] = to_bf16((float)(i % 16));
+  }
+  SET_TENSOR(&q_t, q, kBf16, kQ, 1, kD);
+  SET_TENSOR(&k_t, k, kBf16, 1, 1, kD);
+  SET_TENSOR(&v_t, v, kBf16, 1, 1, kD);
+  SET_TENSOR(&d_out_t, d_out, kBf16, kQ, 1, kD);
+  SET_TENSOR(&out_t, out, kBf16, kQ, 1, kD);
+  SET_TENSOR(&dq_t, dq, kBf16, kQ, 1, kD);
+  SET_TENSOR(&dk_t, dk, kBf16, 1, 1, kD);
+  SET_TENSOR(&dv_t, dv, kBf16, 1, 1, kD);
+  SET_TENSOR(&lse_t, lse, kF32, kQ, 1);
+  SET_TENSOR(&cu_q_t, cu_q, kInt32, 2);
+  SET_TENSOR(&cu_k_t, cu_k, kInt32, 2);
+  SET_TENSOR(&none_t, none, kInt32, 1, 1);
+#define SET_SEQUENCES(args)           \
+  do {                                \
+    (args).q = &q_t.dl;               \
+    (args).k = &k_t.dl;               \
+    (args).v = &v_t.dl;               \
+    (args).cu_seqlens_q = &cu_q_t.dl; \
+    (args).cu_seqlens_k = &cu_k_t.dl; \
+    (args).max_seqlen_q = kQ;         \
+    (args).max_seqlen_k = 1;          \
+    (args).softmax_scale = 0.25f;     \
+    (args).out = &out_t.dl;           \
+    (args).lse = &lse_t.dl;           \
+  } while (0)
+#define SET_GRADIENTS(args)     \
+  do {                          \
+    (args).d_out = &d_out_t.dl; \
+    (args).dq = &dq_t.dl;       \
+    (args).dk = &dk_t.dl;       \
+    (args).dv = &dv_t.dl;       \
+  } while (0)
+  SET_SEQUENCES(forward);
+  SET_SEQUENCES(backward);
+  SET_GRADIENTS(backward);
+  SET_SEQUENCES(sparse);
+  SET_SEQUENCES(sparse_backward);
+  SET_GRADIENTS(sparse_backward);
+  expect_ok("dense_prefill_fwd", tilewise_dense_prefill_fwd(&forward, NULL, 0));
+  expect_near("dense_prefill_fwd: lse", lse[1], 0.25 * 0.5 * kD);
+  expect_ok("dense_prefill_bwd", tilewise_dense_prefill_bwd(&backward, NULL, 0));
+  for (i = 0; i < kD; ++i) {
+    expect_near("dense_prefill_fwd: out", from_bf16(out[kD + i]), i % 16);
+    expect_near("dense_prefill_bwd: dv", from_bf16(dv[i]), 3.0);
+    expect_near("dense_prefill_bwd: dq", from_bf16(dq[i]), 0.0);
+    expect_near("dense_prefill_bwd: dk", from_bf16(dk[i]), 0.0);
+  }
+  sparse.q2k = sparse_backward.q2k = &none_t.dl;
+  expect_ok("block_sparse_prefill_fwd", tilewise_block_sparse_prefill_fwd(&sparse, NULL, 0));
+  expect_int("block_sparse_prefill_fwd: lse of nothing", isinf(lse[0]) && lse[0] > 0, 1);
+  expect_ok("block_sparse_prefill_bwd", tilewise_block_sparse_prefill_bwd(&sparse_backward, NULL, 0));
+  for (i = 0; i < kD; ++i) {
+    expect_near("block_sparse_prefill_fwd: out", from_bf16(out[i]), 0.0);
+    expect_near("block_sparse_prefill_bwd: dv", from_bf16(dv[i]), 0.0);
+  }
+  sparse.q_block = 100;
+  expect_refused(tilewise_block_sparse_prefill_fwd(&sparse, NULL, 0), kTilewiseInvalidArgument,
+                 "block_sparse_prefill_fwd: q_block must be a positive multiple of 64, got 100");
+}
+
+static void test_selections(void) {
+  int32_t q2k[4] = {1, -1, 1, 0}, expanded[8], row_ptr[4], q_blocks[4] = {9, 9, 9, 9};
+  const int32_t expected_rows[8] = {1, -1, 1, -1, 1, 0, 1, 0}, expected_ptr[4] = {0, 1, 3, 3};
+  Tensor q2k_t, expanded_t, row_ptr_t, q_blocks_t;
+  TilewiseExpandBlockSelectionArgs expand = {.size = sizeof(expand)};
+  TilewiseInvertBlockSelectionArgs invert = {.size = sizeof(invert)};
+  int i;
+  SET_TENSOR(&q2k_t, q2k, kInt32, 2, 2);
+  SET_TENSOR(&expanded_t, expanded, kInt32, 4, 2);
+  SET_TENSOR(&row_ptr_t, row_ptr, kInt32, 4);
+  SET_TENSOR(&q_blocks_t, q_blocks, kInt32, 4);
+  expand.q2k = invert.q2k = &q2k_t.dl;
+  expand.factor = 2;
+  expand.out = &expanded_t.dl;
+  expect_ok("expand_block_selection", tilewise_expand_block_selection(&expand));
+  for (i = 0; i < 8; ++i) expect_int("expand_block_selection", expanded[i], expected_rows[i]);
+  invert.num_kv_blocks = 3;
+  invert.row_ptr = &row_ptr_t.dl;
+  invert.q_blocks = &q_blocks_t.dl;
+  expect_ok("invert_block_selection", tilewise_invert_block_selection(&invert));
+  for (i = 0; i < 4; ++i) expect_int("invert_block_selection", row_ptr[i], expected_ptr[i]);
+  expect_int("invert_block_selection: of block 0", q_blocks[0], 1);
+  expect_int("invert_block_selection: of block 1", q_blocks[1], 0);
+  expect_int("invert_block_selection: of block 1", q_blocks[2], 1);
+  expect_int("invert_block_selection: past the end", q_blocks[3], 9);
+}
+
 /* --------------------------------------------------------------------------------------------------------------
  * errors */
 
@@ -621,6 +737,14 @@ static void test_null_args(void) {
   EXPECT_NULL_REFUSED(quantize_kv);
   EXPECT_NULL_REFUSED(dequantize_kv);
   EXPECT_NULL_REFUSED(append_kv);
+  EXPECT_NULL_REFUSED(dense_prefill_fwd);
+  EXPECT_NULL_REFUSED(dense_prefill_bwd);
+  EXPECT_NULL_REFUSED(block_sparse_prefill_fwd);
+  EXPECT_NULL_REFUSED(block_sparse_prefill_bwd);
+  expect_refused(tilewise_expand_block_selection(NULL), kTilewiseInvalidArgument,
+                 "expand_block_selection: args must be given, got NULL");
+  expect_refused(tilewise_invert_block_selection(NULL), kTilewiseInvalidArgument,
+                 "invert_block_selection: args must be given, got NULL");
   expect_refused(tilewise_permute_q_b_proj(NULL), kTilewiseInvalidArgument,
                  "permute_q_b_proj: args must be given, got NULL");
   expect_refused(tilewise_permute_wv_proj(NULL), kTilewiseInvalidArgument,
@@ -820,6 +944,8 @@ int main(void) {
   test_combine_partials();
   test_permute_q_b_proj();
   test_permute_wv_proj();
+  test_prefill_and_gradients();
+  test_selections();
   test_null_args();
   test_everything_left_out();
   test_size();
