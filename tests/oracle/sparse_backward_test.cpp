@@ -108,6 +108,20 @@ TEST(SparseBackward, ListsThatOverlapInPart) {
   }
 }
 
+// A short token ends long before the one two places ahead, and the token between them adds nothing: the
+// row that they share must wait all the same.
+TEST(SparseBackward, ShortTokensBehindLongOnes) {
+  SparseBackwardCall call({.s_q = 15, .h_q = 4, .s_kv = 600, .topk = 512});
+  for (int64_t t = 0; t < 15; ++t) {
+    for (int64_t i = 0; i < 512; ++i) {
+      const int64_t rows[] = {i, -1, i == 0 ? 511 : -1};
+      call.list(t)[i] = static_cast<int32_t>(rows[t % 3]);
+    }
+  }
+  call.run_forward();
+  expect_right_everywhere(call);
+}
+
 TEST(SparseBackward, LargeLogits) {
   for (const float logit : {-150.0f, -120.0f, 200.0f, -2.45e5f}) {
     expect_right_everywhere({.h_q = 16, .s_kv = 200, .topk = 65, .logit = logit});
