@@ -33,7 +33,7 @@ using CaseArgs =
                  FusedDecodePartialsArgs, CombinePartialsArgs, CombinePartialsFusedArgs, QuantizeKvArgs,
                  DequantizeKvArgs, AppendKvArgs, PermuteQBProjArgs, PermuteWvProjArgs,
                  DensePrefillFwdArgs, DensePrefillBwdArgs, BlockSparsePrefillFwdArgs, BlockSparsePrefillBwdArgs,
-                 ExpandBlockSelectionArgs, InvertBlockSelectionArgs>;
+                 ExpandBlockSelectionArgs, InvertBlockSelectionArgs, SparsePrefillBwdArgs>;
 
 /// The operator's name, for example "sparse_decode".
 const char* operator_name(const CaseArgs& args);

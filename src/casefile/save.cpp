@@ -167,7 +167,8 @@ const char* operator_name(const CaseArgs& args) {
       "block_sparse_prefill_fwd",
       "block_sparse_prefill_bwd",
       "expand_block_selection",
-      "invert_block_selection"};
+      "invert_block_selection",
+      "sparse_prefill_bwd"};
   static_assert(std::size(kNames) == std::variant_size_v<CaseArgs>);
   return kNames[args.index()];
 }

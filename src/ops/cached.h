@@ -17,7 +17,12 @@ namespace tilewise {
 inline KernelTable<Forward> kernels_for(const ForwardShape&) { return forward_kernels(); }
 inline KernelTable<Combine> kernels_for(const CombineShape&) { return combine_kernels(); }
 inline KernelTable<VarlenForward> kernels_for(const VarlenShape&) { return varlen_forward_kernels(); }
-inline KernelTable<VarlenBackward> kernels_for(const VarlenBackwardShape&) { return varlen_backward_kernels(); }
+inline KernelTable<VarlenBackward> kernels_for(const VarlenBackwardShape&) {
+  return varlen_backward_kernels();
+}
+inline KernelTable<SparseBackward> kernels_for(const SparseBackwardShape&) {
+  return sparse_backward_kernels();
+}
 inline KernelTable<KvMoveFamily> kernels_for(const KvMoveShape&) { return kv_move_kernels(); }
 
 /// Hash of the sizes that tell one call's shape from the next one's; shapes that differ elsewhere share a
@@ -38,6 +43,9 @@ inline size_t hash_shape(const CombineShape& s) {
 inline size_t hash_shape(const VarlenShape& s) {
   return hash_sizes(s.batch, s.total_q, s.total_k, s.max_seqlen_q, s.max_seqlen_k, s.h_q, s.d_qk, s.d_v,
                     s.selection_rows, s.selection_width);
+}
+inline size_t hash_shape(const SparseBackwardShape& s) {
+  return hash_sizes(s.s_q, s.h_q, s.s_kv, s.d_qk, s.topk, s.has_kl_target);
 }
 inline size_t hash_shape(const KvMoveShape& s) {
   return hash_sizes(s.n, s.d, s.num_blocks, s.page, static_cast<int32_t>(s.move));

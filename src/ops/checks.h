@@ -4,6 +4,7 @@
 
 #include "ops/forward.h"
 #include "ops/rows.h"
+#include "ops/sparse_backward.h"
 #include "ops/varlen.h"
 #include "tilewise/ops/block_sparse_prefill.h"
 #include "tilewise/ops/combine.h"
@@ -19,6 +20,7 @@ namespace tilewise {
 ForwardProblem check(const DenseDecodeArgs& args, DeviceId device);
 ForwardProblem check(const SparseDecodeArgs& args, DeviceId device);
 ForwardProblem check(const SparsePrefillFwdArgs& args, DeviceId device);
+SparseBackwardProblem check(const SparsePrefillBwdArgs& args, DeviceId device);
 VarlenForwardProblem check(const DensePrefillFwdArgs& args, DeviceId device);
 VarlenBackwardProblem check(const DensePrefillBwdArgs& args, DeviceId device);
 VarlenForwardProblem check(const BlockSparsePrefillFwdArgs& args, DeviceId device);

@@ -3,6 +3,7 @@
 
 #include "ops/forward.h"
 #include "ops/rows.h"
+#include "ops/sparse_backward.h"
 #include "ops/varlen.h"
 
 namespace tilewise {
@@ -62,10 +63,10 @@ std::string describe(const ForwardPlan& plan) {
 }
 
 std::string describe(const VarlenShape& shape) {
-  std::string text = fmt::format("{} sequences, q {} rows up to {}, k {} rows up to {}, h_q {}, h_kv {}, d {}/{} {}",
-                                 shape.batch, shape.total_q, shape.max_seqlen_q, shape.total_k,
-                                 shape.max_seqlen_k, shape.h_q, shape.h_kv, shape.d_qk, shape.d_v,
-                                 to_string(shape.dtype));
+  std::string text =
+      fmt::format("{} sequences, q {} rows up to {}, k {} rows up to {}, h_q {}, h_kv {}, d {}/{} {}",
+                  shape.batch, shape.total_q, shape.max_seqlen_q, shape.total_k, shape.max_seqlen_k,
+                  shape.h_q, shape.h_kv, shape.d_qk, shape.d_v, to_string(shape.dtype));
   text += fmt::format(", scale {:g}", shape.softmax_scale) + describe_mask(shape);
   if (shape.has_sink_bias) text += fmt::format(", sink_bias {}", to_string(shape.sink_bias_dtype));
   if (shape.selected) {
@@ -83,6 +84,20 @@ std::string describe(const VarlenBackwardShape& shape) {
 
 std::string describe(const VarlenPlan& plan) {
   return fmt::format("tiles of {} rows x {} keys, {} B scratch a thread", plan.tile_rows, plan.tile_keys,
+                     plan.scratch_bytes);
+}
+
+std::string describe(const SparseBackwardShape& shape) {
+  std::string text = fmt::format("s_q {}, h_q {}, d {}/{}, keys {}, topk {}{}, scale {:g}", shape.s_q,
+                                 shape.h_q, shape.d_qk, shape.d_v, shape.s_kv, shape.topk,
+                                 shape.has_length ? " with lengths" : "", shape.softmax_scale);
+  if (shape.has_sink_bias) text += fmt::format(", sink_bias {}", to_string(shape.sink_bias_dtype));
+  if (shape.has_kl_target) text += ", kl_target";
+  return text + (shape.deterministic ? ", deterministic" : ", atomics allowed");
+}
+
+std::string describe(const SparseBackwardPlan& plan) {
+  return fmt::format("tiles of {} heads x {} keys, {} B scratch a thread", plan.tile_rows, plan.tile_keys,
                      plan.scratch_bytes);
 }
 

@@ -4,6 +4,7 @@
 #include "cpu/combine.h"
 #include "cpu/forward/kernel.h"
 #include "cpu/kv_move.h"
+#include "cpu/sparse_backward/kernel.h"
 #include "cpu/varlen/kernels.h"
 #include "cuda/kernels.h"
 #include "ops/tables.h"
@@ -26,6 +27,7 @@ KernelTable<Forward> forward_kernels() {
 }
 KernelTable<VarlenForward> varlen_forward_kernels() { return cpu::varlen_forward_kernels(); }
 KernelTable<VarlenBackward> varlen_backward_kernels() { return cpu::varlen_backward_kernels(); }
+KernelTable<SparseBackward> sparse_backward_kernels() { return cpu::sparse_backward_kernels(); }
 KernelTable<Combine> combine_kernels() {
   static const auto rows = joined<Combine>(cuda::combine_kernels(), cpu::combine_kernels());
   return rows;

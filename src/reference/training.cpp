@@ -15,6 +15,7 @@ constexpr int64_t kRowsAtOnce = 8;
 constexpr int64_t kSlices = 4;
 
 struct Sequence {
+  int64_t index = 0;
   int64_t q_begin = 0;
   int64_t q_end = 0;
   int64_t k_begin = 0;
@@ -61,20 +62,19 @@ struct Problem {
   TrainingTensors tensors;
   int64_t total_q = 0;
   int64_t h_q = 0;
-  std::vector<uint8_t> inside;  // [total_q]: whether the row belongs to a sequence
+  std::vector<int64_t> claims;  // [total_q]: to how many sequences the row belongs
   int64_t num_tiles = 0;
   std::function<void(int64_t index, RowTile& tile)> fill_tile;  // called from several threads
 };
 
-// Row i of one tensor's sequences: [first, second).
+// The rows [first, second) of each sequence in one tensor.
 std::vector<std::pair<int64_t, int64_t>> row_ranges(const TensorView& cu_seqlens, int64_t rows,
                                                     int64_t max_seqlen) {
   std::vector<std::pair<int64_t, int64_t>> ranges;
-  int64_t begin = std::clamp<int64_t>(int_at(cu_seqlens, 0), 0, rows);
   for (int64_t i = 1; i < cu_seqlens.size(0); ++i) {
-    const int64_t end = std::clamp<int64_t>(int_at(cu_seqlens, i), begin, rows);
-    ranges.emplace_back(begin, std::min(end, begin + max_seqlen));
-    begin = end;
+    const int64_t begin = std::clamp<int64_t>(int_at(cu_seqlens, i - 1), 0, rows);
+    const int64_t end = std::clamp<int64_t>(int_at(cu_seqlens, i), 0, rows);
+    ranges.emplace_back(begin, std::clamp(end, begin, begin + max_seqlen));
   }
   return ranges;
 }
@@ -92,14 +92,30 @@ std::vector<Sequence> sequences_of(const Args& args) {
   const auto q = row_ranges(args.cu_seqlens_q, args.q.size(0), args.max_seqlen_q);
   const auto k = row_ranges(args.cu_seqlens_k, args.k.size(0), args.max_seqlen_k);
   std::vector<Sequence> sequences;
-  for (size_t i = 0; i < q.size(); ++i)
-    sequences.push_back({q[i].first, q[i].second, k[i].first, k[i].second});
+  for (size_t i = 0; i < q.size(); ++i) {
+    sequences.push_back({static_cast<int64_t>(i), q[i].first, q[i].second, k[i].first, k[i].second});
+  }
   return sequences;
 }
 
+// The last sequence that claims each row: where cu_seqlens decrease, several may, and the last one's results
+// stay.
+struct Owners {
+  std::vector<int64_t> of_query;
+  std::vector<int64_t> of_key;
+
+  Owners(const std::vector<Sequence>& sequences, int64_t total_q, int64_t total_k)
+      : of_query(static_cast<size_t>(total_q), -1), of_key(static_cast<size_t>(total_k), -1) {
+    for (const Sequence& s : sequences) {
+      std::fill(of_query.begin() + s.q_begin, of_query.begin() + s.q_end, s.index);
+      std::fill(of_key.begin() + s.k_begin, of_key.begin() + s.k_end, s.index);
+    }
+  }
+};
+
 // The columns [key] of a tile that some row sees, row by row.
-void fill_sequence_tile(const SequenceTile& at, const Mask& mask, const Selection& selection, int64_t group,
-                        RowTile& tile) {
+void fill_sequence_tile(const SequenceTile& at, const Mask& mask, const Selection& selection,
+                        const Owners& owners, int64_t group, RowTile& tile) {
   const Sequence& s = at.sequence;
   const int64_t count = std::min(kRowsAtOnce, s.len_q() - at.first);
   const int64_t blocks = (s.len_k() + selection.kv_block - 1) / selection.kv_block;
@@ -109,7 +125,8 @@ void fill_sequence_tile(const SequenceTile& at, const Mask& mask, const Selectio
   std::vector<std::vector<uint8_t>> selected;  // [row][kv block]
   for (int64_t r = 0; r < count; ++r) {
     const int64_t query = at.first + r;
-    tile.rows.push_back({s.q_begin + query, at.head});
+    const int64_t token = s.q_begin + query;
+    tile.rows.push_back({token, at.head, owners.of_query[static_cast<size_t>(token)] == s.index});
     std::vector<uint8_t>& row = selected.emplace_back(static_cast<size_t>(blocks), uint8_t{1});
     for (int64_t block = 0; selection.q2k && block < blocks; ++block) {
       row[static_cast<size_t>(block)] =
@@ -128,7 +145,8 @@ void fill_sequence_tile(const SequenceTile& at, const Mask& mask, const Selectio
       any = any || seen.back() != 0;
     }
     if (any) {
-      tile.keys.push_back({s.k_begin + key, 0});
+      const int64_t row = s.k_begin + key;
+      tile.keys.push_back({row, 0, owners.of_key[static_cast<size_t>(row)] == s.index});
     } else {
       seen.resize(seen.size() - static_cast<size_t>(count));
     }
@@ -148,11 +166,13 @@ Problem sequence_problem(const Args& args, const Selection& selection) {
   p.tensors.scale = args.softmax_scale;
   p.total_q = args.q.size(0);
   p.h_q = args.q.size(1);
-  p.inside.assign(static_cast<size_t>(p.total_q), 0);
+  p.claims.assign(static_cast<size_t>(p.total_q), 0);
   std::vector<SequenceTile> tiles;
   int64_t block_row = 0;
-  for (const Sequence& s : sequences_of(args)) {
-    std::fill(p.inside.begin() + s.q_begin, p.inside.begin() + s.q_end, uint8_t{1});
+  const std::vector<Sequence> sequences = sequences_of(args);
+  Owners owners(sequences, p.total_q, args.k.size(0));
+  for (const Sequence& s : sequences) {
+    for (int64_t q = s.q_begin; q < s.q_end; ++q) ++p.claims[static_cast<size_t>(q)];
     for (int64_t head = 0; head < p.h_q; ++head) {
       for (int64_t q = 0; q < s.len_q(); q += kRowsAtOnce) tiles.push_back({s, head, q, block_row});
     }
@@ -161,8 +181,9 @@ Problem sequence_problem(const Args& args, const Selection& selection) {
   p.num_tiles = static_cast<int64_t>(tiles.size());
   const int64_t group = p.h_q / std::max<int64_t>(1, args.k.size(1));
   const Mask mask{args.causal, args.window};
-  p.fill_tile = [tiles = std::move(tiles), mask, selection, group](int64_t i, RowTile& tile) {
-    fill_sequence_tile(tiles[static_cast<size_t>(i)], mask, selection, group, tile);
+  p.fill_tile = [tiles = std::move(tiles), mask, selection, owners = std::move(owners), group](
+                    int64_t i, RowTile& tile) {
+    fill_sequence_tile(tiles[static_cast<size_t>(i)], mask, selection, owners, group, tile);
   };
   return p;
 }
@@ -191,7 +212,7 @@ Problem token_list_problem(const SparsePrefillBwdArgs& args) {
   use_backward_tensors(args, p);
   p.total_q = args.q.size(0);
   p.h_q = args.q.size(1);
-  p.inside.assign(static_cast<size_t>(p.total_q), 1);
+  p.claims.assign(static_cast<size_t>(p.total_q), 1);
   const int64_t tiles_a_token = (p.h_q + kRowsAtOnce - 1) / kRowsAtOnce;
   p.num_tiles = p.total_q * tiles_a_token;
   p.fill_tile = [&args, h_q = p.h_q, tiles_a_token](int64_t i, RowTile& tile) {
@@ -244,7 +265,7 @@ TrainingResult forward(const Problem& p) {
   result.s_q = p.total_q;
   result.h_q = p.h_q;
   result.d_v = p.tensors.d_v();
-  result.written = p.inside;
+  for (const int64_t claims : p.claims) result.written.push_back(claims > 0);
   const size_t rows = static_cast<size_t>(result.rows());
   result.out.assign(rows * static_cast<size_t>(result.d_v), kNan);
   result.lse.assign(rows, kNan);
@@ -260,7 +281,8 @@ TrainingResult forward(const Problem& p) {
       p.fill_tile(i, tile);
       loops.run(p.tensors, tile, with_deviations);
       for (size_t r = 0; r < tile.rows.size(); ++r) {
-        const auto [token, head] = tile.rows[r];
+        const auto [token, head, kept] = tile.rows[r];
+        if (!kept) continue;
         finish_row(p.tensors, head, loops.rows[r], static_cast<size_t>(result.row(0, token, head)), result);
       }
     }
@@ -304,7 +326,8 @@ void run_slice(const Problem& p, int64_t slice, int64_t topk, AllSums<Real>& all
       entry.noise += noise * noise;
     });
     for (size_t r = 0; r < tile.rows.size(); ++r) {
-      const auto [token, head] = tile.rows[r];
+      const auto [token, head, kept] = tile.rows[r];
+      if (!kept) continue;
       all.dq[static_cast<size_t>(token * p.h_q + head)] = std::move(loops.rows[r].dq);
     }
   }
@@ -335,7 +358,7 @@ GradientTensor finish(const std::vector<RowGradient<Real>>& rows, int64_t row_le
   return tensor;
 }
 
-// -sum over the rows of exp(sink - lse) * delta.
+// -sum over the rows of all sequences of exp(sink - lse) * delta.
 template <class Real>
 GradientTensor sink_gradient(const Problem& p) {
   const TrainingTensors& t = p.tensors;
@@ -351,11 +374,12 @@ GradientTensor sink_gradient(const Problem& p) {
     RowGradient<Real>& sum = heads[static_cast<size_t>(head)];
     for (int64_t token = 0; token < p.total_q; ++token) {
       const Real lse = t.lse_at(token, head);
-      if (p.inside[static_cast<size_t>(token)] == 0 || lse == static_cast<Real>(kInfinity)) continue;
+      const int64_t claims = p.claims[static_cast<size_t>(token)];
+      if (claims == 0 || lse == static_cast<Real>(kInfinity)) continue;
       read_row(t.d_out, token, head, d_out.data());
       read_row(t.out, token, head, out.data());
       const Real delta = dot(d_out.data(), out.data(), t.d_v());
-      const Real weight = std::exp(sink - lse);
+      const Real weight = std::exp(sink - lse) * static_cast<Real>(claims);
       sum.add(-weight, {delta});
       const Real lengths = norm(d_out.data(), t.d_v()) * norm(out.data(), t.d_v());
       const Real size = std::fabs(delta) * (1 + std::fabs(sink) + std::fabs(lse)) + lengths;

@@ -19,10 +19,12 @@ struct RowTile {
   struct Row {
     int64_t token;
     int64_t head;
+    bool kept = true;  // whether this tile's results are those that stay, where several claim the row
   };
   struct Key {
     int64_t row;    // of K and V
     int64_t place;  // in the list that it comes from
+    bool kept = true;
   };
 
   int64_t kv_head = 0;
@@ -239,7 +241,8 @@ class BackwardTile {
       for (size_t r = 0; r < rows.size(); ++r) {
         // exp(score - lse) is 0 whatever the score.
         if (!tile.sees_key(r, k) || rows[r].lse == static_cast<Real>(kInfinity)) continue;
-        add_pair(t, rows[r], sums.dk[kv_row], sums.dv[kv_row]);
+        const bool kept = tile.keys[k].kept;
+        add_pair(t, rows[r], kept ? sums.dk[kv_row] : not_kept_[0], kept ? sums.dv[kv_row] : not_kept_[1]);
         add_p(tile.rows[r].token, tile.keys[k].place, p_, p_noise_);
       }
     }
@@ -252,7 +255,7 @@ class BackwardTile {
     rows.resize(tile.rows.size());
     std::vector<Real> out(static_cast<size_t>(t.d_v()));
     for (size_t r = 0; r < rows.size(); ++r) {
-      const auto [token, head] = tile.rows[r];
+      const auto [token, head, kept] = tile.rows[r];
       Row& row = rows[r];
       row.q.resize(static_cast<size_t>(t.d_qk()));
       row.d_out.resize(static_cast<size_t>(t.d_v()));
@@ -301,6 +304,7 @@ class BackwardTile {
   static constexpr double kSumRounding = 0x1p-22;
 
   KeyRow<Real> key_;
+  RowGradient<Real> not_kept_[2];  // of K and V, for keys whose gradients come from elsewhere
   double length_k_ = 0;
   double length_v_ = 0;
   Real p_ = 0;          // of the pair added last

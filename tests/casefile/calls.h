@@ -55,6 +55,7 @@ inline std::vector<AnyCall> every_call() {
   add(errors::block_sparse_prefill_bwd_call());
   add(errors::expand_block_selection_call());
   add(errors::invert_block_selection_call());
+  add(errors::sparse_prefill_bwd_call());
   return calls;
 }
 

@@ -239,7 +239,8 @@ TEST(HostileFile, Metadata) {
       "dense_decode, sparse_decode, sparse_prefill_fwd, fused_prefill, fused_decode, fused_decode_partials, "
       "combine_partials, combine_partials_fused, quantize_kv, dequantize_kv, append_kv, permute_q_b_proj, "
       "permute_wv_proj, dense_prefill_fwd, dense_prefill_bwd, block_sparse_prefill_fwd, "
-      "block_sparse_prefill_bwd, expand_block_selection or invert_block_selection";
+      "block_sparse_prefill_bwd, expand_block_selection, invert_block_selection or "
+      "sparse_prefill_bwd";
   expect_refusals({
       header_row(
           "no metadata", [](json& h) { h.erase("__metadata__"); },

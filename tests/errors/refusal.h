@@ -75,6 +75,7 @@ inline void once(const DensePrefillFwdArgs& args) { dense_prefill_fwd(args); }
 inline void once(const DensePrefillBwdArgs& args) { dense_prefill_bwd(args); }
 inline void once(const BlockSparsePrefillFwdArgs& args) { block_sparse_prefill_fwd(args); }
 inline void once(const BlockSparsePrefillBwdArgs& args) { block_sparse_prefill_bwd(args); }
+inline void once(const SparsePrefillBwdArgs& args) { sparse_prefill_bwd(args); }
 inline void once(const ExpandBlockSelectionArgs& args) { expand_block_selection(args); }
 inline void once(const InvertBlockSelectionArgs& args) { invert_block_selection(args); }
 inline void once(const PermuteQBProjArgs& args) { permute_q_b_proj(args); }

@@ -96,8 +96,41 @@ inline Call<BlockSparsePrefillBwdArgs> block_sparse_prefill_bwd_call() {
   add_selection(call);
   call.arguments.pop_back();
   add_gradients(call);
-  call.arguments.push_back({"q2k", &BlockSparsePrefillBwdArgs::q2k, "int32 [4, rows, n]", Strides::kOwn, false,
-                            nullptr});
+  call.arguments.push_back(
+      {"q2k", &BlockSparsePrefillBwdArgs::q2k, "int32 [4, rows, n]", Strides::kOwn, false, nullptr});
+  return call;
+}
+
+inline Call<SparsePrefillBwdArgs> sparse_prefill_bwd_call() {
+  Call<SparsePrefillBwdArgs> call{"sparse_prefill_bwd"};
+  Memory& m = call.memory;
+  SparsePrefillBwdArgs& a = call.args;
+  a.q = m.input(DType::kBF16, {3, 4, 576});
+  a.kv = m.input(DType::kBF16, {6, 1, 576});
+  a.indices = m.input(DType::kInt32, {3, 1, 5});
+  a.topk_length = m.input(DType::kInt32, {3});
+  a.d_out = m.input(DType::kBF16, {3, 4, 512});
+  a.out = m.input(DType::kBF16, {3, 4, 512});
+  a.lse = m.input(DType::kFP32, {3, 4});
+  a.sink_bias = m.input(DType::kFP16, {4});
+  a.dq = m.output(DType::kBF16, {3, 4, 576});
+  a.dkv = m.output(DType::kBF16, {6, 1, 576});
+  a.d_sink = m.output(DType::kFP16, {4});
+  a.kl_target = m.output(DType::kFP32, {3, 5});
+  using A = SparsePrefillBwdArgs;
+  call.arguments = {
+      {"q", &A::q, "bfloat16 [s_q, h_q, 576 or 512]"},
+      {"kv", &A::kv, "bfloat16 [s_kv, 1, 576]"},
+      {"indices", &A::indices, "int32 [3, 1, topk]"},
+      {"topk_length", &A::topk_length, "int32 [3]", Strides::kRows, false, nullptr},
+      {"d_out", &A::d_out, "bfloat16 [3, 4, 512]"},
+      {"out", &A::out, "bfloat16 [3, 4, 512]"},
+      {"lse", &A::lse, "float32 [3, 4]"},
+      {"dq", &A::dq, "bfloat16 [3, 4, 576]", Strides::kRows, kOutput},
+      {"dkv", &A::dkv, "bfloat16 [6, 1, 576]", Strides::kRows, kOutput},
+      {"d_sink", &A::d_sink, "float16 [4]", Strides::kRows, kOutput, "given with sink_bias"},
+      {"kl_target", &A::kl_target, "float32 [3, 5]", Strides::kRows, kOutput, nullptr},
+  };
   return call;
 }
 

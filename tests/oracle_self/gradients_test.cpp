@@ -231,6 +231,30 @@ TEST(OracleGradients, RowsOutsideAndUnseenRowsAreNotReached) {
   EXPECT_EQ(gradients.dk.values[5], 0);
 }
 
+// Queries [1, 3) with keys [0, 2), then queries [0, 2) with keys [1, 3): of the first sequence, query 2 and
+// key 0 stay. lse and out are those that stay, too.
+TEST(OracleGradients, RowsThatTwoSequencesClaim) {
+  TrainingCall call = random_call(3, 3);
+  call.cu_seqlens_q = ints({4}, {1, 3, 0, 2});
+  call.cu_seqlens_k = ints({4}, {0, 2, 1, 3});
+  call.sink_bias = floats({0.5f});
+  call.keep_outputs(false);
+  const auto of = [&](Ints cu_q, Ints cu_k) {
+    TrainingCall one = call;
+    one.cu_seqlens_q = std::move(cu_q);
+    one.cu_seqlens_k = std::move(cu_k);
+    return one.backward(false);
+  };
+  const Gradients first = of(ints({2}, {1, 3}), ints({2}, {0, 2}));
+  const Gradients second = of(ints({2}, {0, 2}), ints({2}, {1, 3}));
+  const Gradients both = call.backward(false);
+  for (size_t i = 0; i < 15; ++i) {
+    EXPECT_EQ(both.dq.values[i], (i < 10 ? second : first).dq.values[i]);
+    EXPECT_EQ(both.dk.values[i], (i < 5 ? first : second).dk.values[i]);
+  }
+  EXPECT_NEAR(both.d_sink.values[0], first.d_sink.values[0] + second.d_sink.values[0], 1e-12);
+}
+
 // P = exp(-1) and dS = P * 3: both are rounded to the type of q where they are factors, and the scale is not
 // part of them.
 TEST(OracleGradients, RoundedArithmeticRoundsFactors) {

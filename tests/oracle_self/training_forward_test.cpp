@@ -96,8 +96,12 @@ TEST(OracleTrainingForward, CuSeqlensAreClampedAndADecreaseIsAnEmptySequence) {
   TrainingCall call = small(4, 3);
   call.cu_seqlens_q = ints({5}, {-7, 2, 1, 3, 100});
   call.cu_seqlens_k = ints({5}, {0, 1, 2, 2, 50});
-  // Sequences of queries [0, 2), none, [2, 3), [3, 4); of keys [0, 1), [1, 2), none, [2, 3).
-  EXPECT_THAT(dense_picture(call), ElementsAre("1..", "1..", "...", "..1"));
+  // Sequences of queries [0, 2), none, [1, 3), [3, 4); of keys [0, 1), [1, 2), none, [2, 3). The third one's
+  // results stay.
+  EXPECT_THAT(dense_picture(call), ElementsAre("1..", "...", "...", "..1"));
+  call.cu_seqlens_q = ints({5}, {1, 3, 0, 2, 2});
+  call.cu_seqlens_k = ints({5}, {0, 1, 0, 3, 3});
+  EXPECT_THAT(dense_picture(call), ElementsAre("111", "111", "1..", "not written"));
 }
 
 TEST(OracleTrainingForward, LongSequencesAreCut) {
