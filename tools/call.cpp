@@ -139,7 +139,7 @@ std::vector<KernelVerdict> explain_call(const CaseArgs& args) {
       []<class T>(const T& a) -> std::vector<KernelVerdict> {
         if constexpr (kIsPermutation<T>) {
           check(a);
-          return {{cases::kPlainKernel, ""}};
+          return {{cases::plain_kernel(DeviceType::kCpu), ""}};
         } else {
           return explain(a, Device::cpu());
         }
