@@ -25,6 +25,11 @@ def cpu_model() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
+def device_name(device: torch.device) -> str:
+    """What the driver calls a GPU; "cpu" for the CPU."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
 def describe_machine() -> dict[str, object]:
     return {
         "tilewise": tilewise.__version__,
