@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import compat_calls
@@ -318,6 +320,17 @@ def test_append_kv_refuses_mixed_devices() -> None:
     text = text_of_error(lambda: ops.append_kv(on_gpu(rows), on_gpu(cache), slots))
     assert text == "append_kv: slots must be on cuda:0, got cpu"
     assert torch.equal(cache, before)
+
+
+def test_a_refused_call_is_not_saved_and_its_text_stays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Case files hold tensors of the host alone."""
+    monkeypatch.setenv("TILEWISE_SAVE_ON_ERROR", os.fspath(tmp_path))
+    gpu = moved(CALLS["sparse_prefill_fwd"])
+    text = text_of_error(lambda: gpu.functional(*gpu.args, d_v=256))
+    assert text == "sparse_prefill_fwd: d_v must be 512, got 256"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_errors_name_the_gpus_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
