@@ -15,7 +15,10 @@ ROOT = Path(__file__).resolve().parents[1]
 def commit() -> str:
     """The tree's commit, with a mark where it has changes; "unknown" outside of a repository."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    try:
+        result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    except FileNotFoundError:  # no git
+        return "unknown"
     return result.stdout.strip() or "unknown"
 
 
