@@ -3,7 +3,7 @@
 
 Prints JSON: for every operator and overload the median microseconds per call, the empty operator's, their
 difference, and the difference's quartiles over the rounds. Exits with 1 when a median difference is above
---limit.
+--limit. On a GPU, calls launch their work and return; a round begins when the one before has been done.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import tilewise  # noqa: F401  (registers the operators)
 import torch
-from machine import describe_machine
+from machine import describe_machine, device_name
 
 ops = torch.ops.tilewise
 Call = Callable[[], object]
@@ -108,15 +108,19 @@ def other_calls() -> dict[str, Call]:
 
 
 def microseconds(call: Call, loops: int) -> float:
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
     start = time.perf_counter_ns()
     for _ in range(loops):
         call()
     return (time.perf_counter_ns() - start) / loops / 1000
 
 
-def measure(calls: dict[str, Call], rounds: int, loops: int) -> dict[str, dict[str, float]]:
+def measure(
+    calls: dict[str, Call], rounds: int, loops: int, device: torch.device
+) -> dict[str, dict[str, float]]:
     """Every call in every round, the empty one beside each, so that a busy machine disturbs both alike."""
-    x = torch.zeros(1)
+    x = torch.zeros(1, device=device)
     empty = ops.noop.default
     times: dict[str, list[float]] = {name: [] for name in calls}
     empties: dict[str, list[float]] = {name: [] for name in calls}
@@ -148,17 +152,20 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1, help="torch.set_num_threads")
     parser.add_argument("--limit", type=float, default=15.0, help="microseconds above the empty operator")
     parser.add_argument("--filter", default="", help="operators whose name contains this")
+    parser.add_argument("--device", type=torch.device, default=torch.device("cpu"), help="cpu or cuda")
     options = parser.parse_args()
 
     torch.set_num_threads(options.threads)
-    calls = {**decode_calls(), **prefill_calls(), **fused_calls(), **other_calls()}
+    with options.device:
+        calls = {**decode_calls(), **prefill_calls(), **fused_calls(), **other_calls()}
     chosen = {name: call for name, call in calls.items() if options.filter in name}
     if not chosen:
         parser.error(f"--filter must be part of a name among {', '.join(calls)}, got {options.filter!r}")
-    result = measure(chosen, options.rounds, options.loops)
+    result = measure(chosen, options.rounds, options.loops, options.device)
     above = [name for name, times in result.items() if times["more_us"] > options.limit]
     report = {
         **describe_machine(),
+        "device": device_name(options.device),
         "threads": options.threads,
         "limit_us": options.limit,
         "above_limit": above,

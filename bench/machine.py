@@ -15,7 +15,10 @@ ROOT = Path(__file__).resolve().parents[1]
 def commit() -> str:
     """The tree's commit, with a mark where it has changes; "unknown" outside of a repository."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    try:
+        result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    except FileNotFoundError:  # no git
+        return "unknown"
     return result.stdout.strip() or "unknown"
 
 
@@ -23,6 +26,11 @@ def cpu_model() -> str:
     """As /proc/cpuinfo has it."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def device_name(device: torch.device) -> str:
+    """What the driver calls a GPU; "cpu" for the CPU."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def describe_machine() -> dict[str, object]:

@@ -48,10 +48,12 @@ def against_torch() -> str:
 def host_overhead() -> str:
     """What a call costs before any work is done, on every machine that was measured."""
     parts = []
-    for path in sorted(RESULTS.glob("*/host_overhead.json")):
+    for path in sorted(RESULTS.glob("*/host_overhead*.json")):
         report = json.loads(path.read_text(encoding="utf-8"))
+        device = report.get("device", "cpu")
+        where = f"{report['cpus']} CPUs" if device == "cpu" else f"tensors on an {device}"
         name, worst = max(report["operators"].items(), key=lambda item: item[1]["more_us"])
-        parts.append(f"{worst['more_us']:.1f} us ({name}, {report['cpus']} CPUs, torch {report['torch']})")
+        parts.append(f"{worst['more_us']:.1f} us ({name}, {where}, torch {report['torch']})")
     return (
         f"A call costs at most this much more host time than one of an empty operator: {'; '.join(parts)}.\n"
     )

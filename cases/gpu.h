@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cases/data.h"
+#include "tilewise/case_file.h"
 
 namespace tilewise::cases {
 
@@ -20,19 +21,23 @@ Args on_device(const Args& args, DeviceId device);
 class GpuMirror {
  public:
   // The host's memory must outlive the mirror.
-  GpuMirror(const Args& host, const Device& device, size_t workspace_bytes);
+  GpuMirror(const CaseArgs& host, const Device& device, size_t workspace_bytes);
+  GpuMirror(const Args& host, const Device& device, size_t workspace_bytes)
+      : GpuMirror(std::visit([](const auto& a) { return CaseArgs(a); }, host), device, workspace_bytes) {}
   ~GpuMirror();
   GpuMirror(const GpuMirror&) = delete;
   GpuMirror& operator=(const GpuMirror&) = delete;
 
-  const Args& args() const;  // views on the device
+  const CaseArgs& args() const;  // views on the device
   Workspace workspace() const;
   Stream stream() const;  // not the default stream; of this mirror alone
 
   // All tensors as the host has them now, fresh margins, NaN in the workspace. Waits for the copies.
   void upload();
-  void run(const Plan& plan);  // on stream(), without waiting
-  void wait();                 // for stream()
+  // On stream(), without waiting; the second one a weight permutation, which has no plan.
+  void run(const Plan& plan);
+  void run();
+  void wait();  // for stream()
   // Waits, then brings the outputs' elements to the host. Returns what else has changed on the
   // device: bytes of an input, between an output's elements, or of a margin; empty if nothing has.
   std::string download();

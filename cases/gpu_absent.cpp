@@ -11,13 +11,14 @@ namespace {
 
 struct GpuMirror::State {};
 
-GpuMirror::GpuMirror(const Args&, const Device&, size_t) { refuse(); }
+GpuMirror::GpuMirror(const CaseArgs&, const Device&, size_t) { refuse(); }
 GpuMirror::~GpuMirror() = default;
-const Args& GpuMirror::args() const { refuse(); }
+const CaseArgs& GpuMirror::args() const { refuse(); }
 Workspace GpuMirror::workspace() const { refuse(); }
 Stream GpuMirror::stream() const { refuse(); }
 void GpuMirror::upload() { refuse(); }
 void GpuMirror::run(const Plan&) { refuse(); }
+void GpuMirror::run() { refuse(); }
 void GpuMirror::wait() { refuse(); }
 std::string GpuMirror::download() { refuse(); }
 

@@ -11,6 +11,7 @@
 
 #include "cases/judge.h"
 #include "cases/space.h"
+#include "cuda/kernels.h"
 
 namespace tilewise::cases {
 namespace {
@@ -83,8 +84,17 @@ std::string_view compatible_name(std::string_view op) {
   return "";
 }
 
-std::string table_line(std::string_view op, std::string_view kinds, std::string_view kernels) {
-  return fmt::format("| {} | {} | {} | {} |\n", op, compatible_name(op), kinds, kernels);
+/// The cells of a row that name kernels.
+struct Kernels {
+  std::string cpu;
+  std::string gpu;
+
+  bool operator==(const Kernels&) const = default;
+};
+
+std::string table_line(std::string_view op, std::string_view kinds, const Kernels& kernels) {
+  return fmt::format("| {} | {} | {} | {} | {} |\n", op, compatible_name(op), kinds, kernels.cpu,
+                     kernels.gpu);
 }
 
 std::string kernels_for(const Case& c, const Device& device) {
@@ -96,16 +106,38 @@ std::string kernels_for(const Case& c, const Device& device) {
   return names.empty() ? "none" : names;
 }
 
+Device every_instruction_set() {
+  Device device;
+  device.cpu_features = kCpuBaseline | kCpuSse4 | kCpuAvx2 | kCpuAvx512 | kCpuAmxBf16;
+  return device;
+}
+
+Device h200() {
+  Device device;
+  device.id = {DeviceType::kCuda, 0};
+  device.cpu_features = 0;
+  device.cuda_capability = 90;
+  device.cuda_sms = 132;
+  device.cuda_shared_bytes = 232448;
+  return device;
+}
+
+Kernels all_kernels_for(const Case& c) {
+  return {kernels_for(c, every_instruction_set()), cuda::kBuilt ? kernels_for(c, h200()) : "cuda_portable"};
+}
+
 }  // namespace
 
 std::string support_table() {
-  Device device;
-  device.cpu_features = kCpuBaseline | kCpuSse4 | kCpuAvx2 | kCpuAvx512 | kCpuAmxBf16;
-  std::string text = "| operator | in flash_mla | KV records or dtypes | kernels |\n|---|---|---|---|\n";
+  std::string text =
+      "| operator | in flash_mla | KV records or dtypes | CPU kernels | GPU kernels: run on an H200 (machine "
+      "code "
+      "for sm_90), only compiled for A100 (sm_80) and, as PTX, for later GPUs |\n"
+      "|---|---|---|---|---|\n";
   for (const Op op : all_ops()) {
-    std::vector<std::pair<std::string, std::string>> rows;  // kernels, kinds
+    std::vector<std::pair<Kernels, std::string>> rows;  // and kinds
     for (const Kind& kind : kinds_of(op)) {
-      const std::string kernels = kernels_for(kind.c, device);
+      const Kernels kernels = all_kernels_for(kind.c);
       const auto row =
           std::find_if(rows.begin(), rows.end(), [&](const auto& r) { return r.first == kernels; });
       if (row == rows.end()) {
@@ -117,7 +149,8 @@ std::string support_table() {
     for (const auto& [kernels, kinds] : rows) text += table_line(op_name(op), kinds, kernels);
   }
   for (const char* op : kPlainOperators) {
-    text += table_line(op, to_string(DType::kE4M3), kPlainKernel);
+    text += table_line(op, to_string(DType::kE4M3),
+                       {plain_kernel(DeviceType::kCpu), plain_kernel(DeviceType::kCuda)});
   }
   return text;
 }

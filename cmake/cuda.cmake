@@ -23,12 +23,14 @@ target_sources(tilewise PRIVATE ${cuda_sources} ${portable_instances})
 set_target_properties(tilewise PROPERTIES CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}" CUDA_STANDARD 20)
 # CUDA's runtime is linked statically: the library loads on machines that have no CUDA.
 target_link_libraries(tilewise PRIVATE CUDA::cudart_static)
-target_compile_options(
-  tilewise PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=-Wall,-Wextra,-ffp-contract=off>"
-)
+set(cuda_options -Xcompiler=-Wall,-Wextra,-ffp-contract=off)
+if(TILEWISE_WERROR)
+  list(APPEND cuda_options -Werror=all-warnings)
+endif()
+target_compile_options(tilewise PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${cuda_options}>")
 
 if(TILEWISE_DEVELOPER)
   add_library(tilewise_device_headers OBJECT tests/unit/device_headers.cu)
   target_include_directories(tilewise_device_headers PRIVATE src include)
-  target_compile_options(tilewise_device_headers PRIVATE -Werror=all-warnings -Xcompiler=-Wall,-Wextra)
+  target_compile_options(tilewise_device_headers PRIVATE ${cuda_options})
 endif()

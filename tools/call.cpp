@@ -194,7 +194,7 @@ std::vector<KernelVerdict> explain_call(const CaseArgs& args) {
       []<class T>(const T& a) -> std::vector<KernelVerdict> {
         if constexpr (kIsPlain<T>) {
           check(a);
-          return {{cases::kPlainKernel, ""}};
+          return {{cases::plain_kernel(DeviceType::kCpu), ""}};
         } else {
           return explain(a, Device::cpu());
         }

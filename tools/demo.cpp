@@ -26,7 +26,7 @@ std::vector<Row> all_rows(const Device& device, const PlanOptions& options) {
     step(cases::name(c));
     rows.push_back(measure(c, device, options));
   }
-  for (Row& row : run_permutes(step)) rows.push_back(std::move(row));
+  for (Row& row : run_permutes(device, step)) rows.push_back(std::move(row));
   return rows;
 }
 

@@ -51,7 +51,7 @@ bool is_plain(const std::string& op) {
 // The table is printed whatever becomes of the plan: it says what the names are when a forced one is wrong.
 void explain(const std::string& wanted, const Device& device) {
   if (is_plain(wanted)) {
-    print(fmt::format("{}\n{}no plan\n", wanted, verdict_line(cases::kPlainKernel, "")));
+    print(fmt::format("{}\n{}no plan\n", wanted, verdict_line(cases::plain_kernel(device.id.type), "")));
     return;
   }
   std::optional<Case> c = cases::find_case(wanted);
@@ -72,7 +72,7 @@ std::string overview(const Device& device) {
     text += fmt::format("{}\n{}", cases::op_name(op), kernel_table(cases::make(typical_case(op)), device));
   }
   for (const char* op : cases::kPlainOperators) {
-    text += fmt::format("{}\n{}", op, verdict_line(cases::kPlainKernel, ""));
+    text += fmt::format("{}\n{}", op, verdict_line(cases::plain_kernel(device.id.type), ""));
   }
   return text;
 }

@@ -8,7 +8,6 @@
 #include <set>
 #include <string_view>
 
-#include "cases/gpu.h"
 #include "core/check.h"
 #include "core/kernel_table.h"
 
@@ -56,6 +55,17 @@ Timing time_runs(const std::function<void()>& run, int runs, double least_millis
 
 double median_milliseconds(const std::function<void()>& run) { return time_runs(run, 3, 0).median; }
 
+double time_on_gpu(cases::GpuMirror& mirror, const std::string& op, const std::function<void()>& run) {
+  mirror.upload();
+  const double milliseconds = median_milliseconds([&] {
+    run();
+    mirror.wait();
+  });
+  const std::string disturbed = mirror.download();
+  if (!disturbed.empty()) throw Error(op + ": " + disturbed);
+  return milliseconds;
+}
+
 double run_and_time(const Plan& plan, const cases::Args& args) {
   const Device& device = plan.state().device;
   if (device.id.type == DeviceType::kCpu) {
@@ -63,14 +73,7 @@ double run_and_time(const Plan& plan, const cases::Args& args) {
     return median_milliseconds([&] { cases::run_case(plan, args, workspace); });
   }
   cases::GpuMirror mirror(args, device, plan.workspace_bytes());
-  mirror.upload();
-  const double milliseconds = median_milliseconds([&] {
-    mirror.run(plan);
-    mirror.wait();
-  });
-  const std::string disturbed = mirror.download();
-  if (!disturbed.empty()) throw Error(plan.op() + ": " + disturbed);
-  return milliseconds;
+  return time_on_gpu(mirror, plan.op(), [&] { mirror.run(plan); });
 }
 
 Row describe_call(const cases::CaseData& data, const Plan& plan, double milliseconds) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cases/gpu.h"
 #include "cases/judge.h"
 #include "cases/work.h"
 #include "tools/report.h"
@@ -23,8 +24,11 @@ Timing time_runs(const std::function<void()>& run, int runs, double least_millis
 // Median of some runs after a first one, in milliseconds.
 double median_milliseconds(const std::function<void()>& run);
 
-// Runs a call some times on the plan's device and gives the median in milliseconds, a GPU's without the
-// copies of its tensors. Throws Error where memory beside them was written there.
+// Runs a call some times on its mirror and gives the median in milliseconds, without the copies of its
+// tensors. Throws Error, whose text begins with `op`, where memory beside them was written there.
+double time_on_gpu(cases::GpuMirror& mirror, const std::string& op, const std::function<void()>& run);
+
+// Runs a call some times on the plan's device and gives the median in milliseconds.
 double run_and_time(const Plan& plan, const cases::Args& args);
 
 // The call's name, shape and rate in a row that has no comparison yet. Attention is counted in arithmetic,

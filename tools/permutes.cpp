@@ -7,10 +7,12 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "cases/gpu.h"
 #include "cases/memory.h"
 #include "cases/random.h"
 #include "cases/support_table.h"
 #include "tools/call.h"
+#include "tools/measure.h"
 
 namespace tilewise::tools {
 namespace {
@@ -50,14 +52,20 @@ class Tensors {
   int64_t bytes_ = 0;
 };
 
-Row measure_call(const CaseArgs& args, const std::string& shape, int64_t bytes) {
+double time_on(const Device& device, const CaseArgs& args) {
+  if (device.id.type == DeviceType::kCpu) return time_call(args, {});
+  cases::GpuMirror mirror(args, device, 0);
+  return time_on_gpu(mirror, operator_name(args), [&] { mirror.run(); });
+}
+
+Row measure_call(const Device& device, const CaseArgs& args, const std::string& shape, int64_t bytes) {
   const Expectation expectation(args);
   Row row;
   row.op = operator_name(args);
   row.records = to_string(DType::kE4M3);
   row.shape = shape;
-  row.kernel = cases::kPlainKernel;
-  row.milliseconds = time_call(args, {});
+  row.kernel = cases::plain_kernel(device.id.type);
+  row.milliseconds = time_on(device, args);
   row.rate = static_cast<double>(bytes) * 1e-6 / std::max(row.milliseconds, 1e-6);
   row.unit = "GB/s";
   row.comparison = cases::worst(expectation.judge(args));
@@ -70,7 +78,7 @@ TensorView transposed(const TensorView& matrix) {
   return {matrix.data(), matrix.dtype(), shape, strides};
 }
 
-Row permute_q_b() {
+Row permute_q_b(const Device& device) {
   PermuteQBProjArgs args;
   args.h_q = kHeads;
   args.d_q = kHeadSize;
@@ -81,10 +89,10 @@ Row permute_q_b() {
   args.scales = transposed(tensors.input(DType::kInt32, {words, rows}));
   args.weight_out = tensors.output(DType::kE4M3, {rows, kRank});
   args.scales_out = transposed(tensors.output(DType::kInt32, {words, rows}));
-  return measure_call(args, fmt::format("h{} d{} r{}", kHeads, kHeadSize, kRank), tensors.bytes());
+  return measure_call(device, args, fmt::format("h{} d{} r{}", kHeads, kHeadSize, kRank), tensors.bytes());
 }
 
-Row permute_wv() {
+Row permute_wv(const Device& device) {
   PermuteWvProjArgs args;
   args.group_size = kHeads / kGroups;
   args.d_o = kHeadSize;
@@ -94,18 +102,19 @@ Row permute_wv() {
   args.scales = tensors.input(DType::kInt32, {kGroups, kColumns, width / 128});
   args.weight_out = tensors.output(DType::kE4M3, {kGroups, kColumns, width});
   args.scales_out = tensors.output(DType::kInt32, {kGroups, kColumns, width / 128});
-  return measure_call(args, fmt::format("g{} n{} h{} d{}", kGroups, kColumns, args.group_size, kHeadSize),
+  return measure_call(device, args,
+                      fmt::format("g{} n{} h{} d{}", kGroups, kColumns, args.group_size, kHeadSize),
                       tensors.bytes());
 }
 
 }  // namespace
 
-std::vector<Row> run_permutes(const std::function<void(const std::string&)>& step) {
+std::vector<Row> run_permutes(const Device& device, const std::function<void(const std::string&)>& step) {
   std::vector<Row> rows;
   step("permute_q_b_proj");
-  rows.push_back(permute_q_b());
+  rows.push_back(permute_q_b(device));
   step("permute_wv_proj");
-  rows.push_back(permute_wv());
+  rows.push_back(permute_wv(device));
   return rows;
 }
 

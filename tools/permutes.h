@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tilewise/device.h"
 #include "tools/report.h"
 
 namespace tilewise::tools {
@@ -12,6 +13,6 @@ namespace tilewise::tools {
 inline constexpr int kPermuteSteps = 2;
 
 // `step` is told of each call.
-std::vector<Row> run_permutes(const std::function<void(const std::string&)>& step);
+std::vector<Row> run_permutes(const Device& device, const std::function<void(const std::string&)>& step);
 
 }  // namespace tilewise::tools

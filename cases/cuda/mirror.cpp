@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -321,7 +322,7 @@ struct Size {
   void option(const char*, const T&) const {}
 };
 
-int64_t mirrored_bytes(Args args) {
+int64_t mirrored_bytes(CaseArgs args) {
   int64_t bytes = 0;
   std::visit([&](auto& a) { casefile::each_field(a, Size{bytes}); }, args);
   return bytes;
@@ -330,7 +331,7 @@ int64_t mirrored_bytes(Args args) {
 }  // namespace
 
 struct GpuMirror::State {
-  State(const Args& host, const Device& device, size_t workspace_bytes)
+  State(const CaseArgs& host, const Device& device, size_t workspace_bytes)
       : device_id(device.id), guard(device.id.index), args(host) {
     if (mirrored_bytes(host) > kAloneBytes) turn = std::make_unique<Turn>();
     check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream");
@@ -359,17 +360,17 @@ struct GpuMirror::State {
   DeviceId device_id;
   cuda::DeviceGuard guard;
   std::unique_ptr<Turn> turn;
-  Args args;
+  CaseArgs args;
   cudaStream_t stream = nullptr;
   std::vector<Mirrored> tensors;
   std::unique_ptr<DeviceMemory> workspace;
 };
 
-GpuMirror::GpuMirror(const Args& host, const Device& device, size_t workspace_bytes)
+GpuMirror::GpuMirror(const CaseArgs& host, const Device& device, size_t workspace_bytes)
     : state_(std::make_unique<State>(host, device, workspace_bytes)) {}
 GpuMirror::~GpuMirror() = default;
 
-const Args& GpuMirror::args() const { return state_->args; }
+const CaseArgs& GpuMirror::args() const { return state_->args; }
 
 Workspace GpuMirror::workspace() const {
   return {state_->workspace->data(), static_cast<size_t>(state_->workspace->bytes())};
@@ -395,7 +396,29 @@ void GpuMirror::upload() {
 }
 
 void GpuMirror::run(const Plan& plan) {
-  std::visit([&](const auto& a) { tilewise::run(plan, a, workspace(), stream()); }, state_->args);
+  std::visit(
+      [&]<class T>(const T& a) {
+        if constexpr (requires { tilewise::run(plan, a, workspace(), stream()); }) {
+          tilewise::run(plan, a, workspace(), stream());
+        } else {
+          throw Error("a weight permutation has no plan");
+        }
+      },
+      state_->args);
+}
+
+void GpuMirror::run() {
+  std::visit(
+      [&]<class T>(const T& a) {
+        if constexpr (std::is_same_v<T, PermuteQBProjArgs>) {
+          permute_q_b_proj(a, stream());
+        } else if constexpr (std::is_same_v<T, PermuteWvProjArgs>) {
+          permute_wv_proj(a, stream());
+        } else {
+          throw Error("all operators but the weight permutations need a plan");
+        }
+      },
+      state_->args);
 }
 
 void GpuMirror::wait() { check_cuda(cudaStreamSynchronize(state_->stream), "the call"); }

@@ -50,6 +50,7 @@ std::string describe(const ForwardShape& shape) {
   if (shape.indexer_topk > 0) text += fmt::format(", indexer_topk {}", shape.indexer_topk);
   if (shape.fused) text += fmt::format(", rope of {} positions", shape.max_pos);
   if (shape.q_norm) text += fmt::format(", q norm with eps {:g}", shape.q_norm_eps);
+  if (shape.batch_invariant) text += ", batch_invariant";
   return text + describe_epilogue(shape);
 }
 
@@ -58,8 +59,12 @@ std::string describe(const ForwardPlan& plan) {
       fmt::format("{} tiles of {} rows x {} keys", plan.num_tiles, plan.tile_rows, plan.tile_keys);
   if (plan.wave_tiles > 0) {
     text += fmt::format(", up to {} segments a row, {} tiles at a time", plan.max_segments, plan.wave_tiles);
+  } else if (plan.min_piece > 0 && plan.max_segments > 1) {
+    text += fmt::format(", up to {} pieces a row of {} keys at least", plan.max_segments,
+                        plan.min_piece * plan.tile_keys);
   }
-  return text + fmt::format(", {} B scratch a thread", plan.scratch_bytes);
+  if (plan.scratch_bytes > 0) text += fmt::format(", {} B scratch a thread", plan.scratch_bytes);
+  return text;
 }
 
 std::string describe(const VarlenShape& shape) {

@@ -10,8 +10,14 @@
 #include "tilewise/mask.h"
 #include "tilewise/tensor.h"
 #include "visit/query_tile.h"
+#include "visit/rules.h"
 
 namespace tilewise {
+
+// Of the fused operators.
+inline constexpr int32_t kFusedDim = 512;  // of Q, of keys and of the output
+inline constexpr int32_t kRopeDim = 64;    // the last of them are rotated
+inline constexpr int32_t kCastGroup = 32;  // output channels that share an exponent byte
 
 enum class Epilogue : int32_t {
   kStore,     // out / sum in the output dtype
@@ -103,6 +109,15 @@ struct CacheTensors {
   int64_t length_stride_s = 0;
 };
 
+/// The keys of a token that its length leaves of `limit`.
+TW_HD inline int64_t clamped_length(const CacheShape& shape, const CacheTensors& cache, int64_t limit,
+                                    int64_t request, int64_t token) {
+  if (!shape.present) return 0;
+  if (cache.length == nullptr) return limit;
+  const int64_t length = cache.length[request * cache.length_stride_b + token * cache.length_stride_s];
+  return visit::smaller(visit::larger(length, 0), limit);
+}
+
 /// An output or input with one value or one vector a (request, token, head); strides in elements.
 template <class T>
 struct RowTensor {
@@ -173,8 +188,8 @@ struct ForwardPlan {
   int64_t max_segments = 1;  // most pieces that one row's keys are cut into
   int threads = 1;           // that have scratch memory
   size_t scratch = 0;
-  size_t scratch_bytes = 0;
-  size_t partials = 0;  // wave_tiles * max_segments partial results
+  size_t scratch_bytes = 0;  // CPU: of a thread
+  size_t partials = 0;       // wave_tiles * max_segments partial results
 };
 std::string describe(const ForwardPlan& plan);
 

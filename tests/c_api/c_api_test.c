@@ -14,6 +14,13 @@
 
 enum { kDim = 512, kMaxRank = 6 };
 
+/* The rows in front of the CPU's in the table of kernels. */
+#if defined(TILEWISE_HAS_CUDA)
+#define GPU_ROWS "cuda_portable, "
+#else
+#define GPU_ROWS ""
+#endif
+
 static int failures = 0;
 
 static void fail(const char* what, const char* got, const char* expected) {
@@ -885,9 +892,9 @@ static void test_options(void) {
   Prefill p;
   make_prefill(&p);
   p.args.kernel = "none";
-  expect_refused(
-      tilewise_sparse_prefill_fwd(&p.args, NULL, 0), kTilewiseInvalidArgument,
-      "sparse_prefill_fwd: kernel must be cpu_amx, cpu_avx512, cpu_avx2, cpu_sse4 or cpu_baseline, got none");
+  expect_refused(tilewise_sparse_prefill_fwd(&p.args, NULL, 0), kTilewiseInvalidArgument,
+                 "sparse_prefill_fwd: kernel must be " GPU_ROWS
+                 "cpu_amx, cpu_avx512, cpu_avx2, cpu_sse4 or cpu_baseline, got none");
   p.args.kernel = NULL;
   p.args.threads = -1;
   expect_refused(tilewise_sparse_prefill_fwd(&p.args, NULL, 0), kTilewiseInvalidArgument,

@@ -48,19 +48,7 @@ def test_equals_the_oracle(kind: str, name: str) -> None:
     function = FUNCTIONS[kind]
     found = function.run(name)
     expected = getattr(oracle, function.native)(**native_arguments(function.calls[name]))
-    exact, rounded = expected
-    if function.native.startswith("fused"):
-        oracle.assert_cast(found[0], found[1], expected)
-        oracle.assert_logs(found[-1], exact.lse)
-    else:
-        oracle.assert_rows(found[0], exact.out, rounded.out, found[0].dtype)
-        logs = {"lse": found[1]} if kind != "sparse prefill" else {"max_logits": found[1], "lse": found[2]}
-        if len(found) > 3:
-            logs["lse_indexer"] = found[3]
-        for field, got in logs.items():
-            oracle.assert_logs(got, getattr(exact, field))
-    if function.native == "fused_prefill":
-        oracle.assert_logs(found[2], exact.max_logits)
+    oracle.assert_outputs(function.native, found, expected)
 
 
 # ---- arguments of another form --------------------------------------------------------------------------

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/kernels.h"
 #include "ops/checks.h"
 #include "tests/errors/calls.h"
 
@@ -157,6 +158,7 @@ class ArgumentRows {
       : argument_(call.arguments[place]), view_(call.args.*argument_.view) {
     add_presence();
     add_type_and_shape();
+    add_device(call, place);
     add_memory();
     add_strides();
     if (argument_.output) add_overlaps(call, place);
@@ -206,8 +208,14 @@ class ArgumentRows {
     }
   }
 
-  void add_memory() {
+  void add_device(const Call<Args>& call, size_t place) {
     add("on a GPU", on_cuda(view_), "on cpu, got cuda:1");
+    if (kHasPlan<Args> || !cuda::kBuilt || place != 0) return;
+    // The permutations run where their weight lies, so that the tensors behind it are in the wrong place.
+    rows_.back().text = std::string(call.arguments[1].name) + " must be on cuda:1, got cpu";
+  }
+
+  void add_memory() {
     add("null", at_address(view_, nullptr), "memory, got a null pointer");
     const bool small = size_of(view_.dtype()) <= 2 && view_.rank() >= 2;
     const int64_t unit = small ? 16 : size_of(view_.dtype());

@@ -242,21 +242,21 @@ TEST(VectorRows, ProductsAndSumsStopAtTheirLength) {
 }
 
 // The codes and exponents of x by the scalar conversions.
-void expect_cast(const cpu::Isa& isa, const std::array<float, cpu::kFusedDim>& x) {
+void expect_cast(const cpu::Isa& isa, const std::array<float, kFusedDim>& x) {
   constexpr int64_t kStride = 48;
   std::array<uint8_t, cpu::kCastGroups * kStride> codes;
   codes.fill(0xEE);
   std::array<uint8_t, cpu::kCastGroups> exponents;
   isa.rows->cast_fp8(x.data(), codes.data(), kStride, exponents.data());
   for (int64_t g = 0; g < cpu::kCastGroups; ++g) {
-    const std::span<const float> group(&x[g * cpu::kCastGroup], cpu::kCastGroup);
+    const std::span<const float> group(&x[g * kCastGroup], kCastGroup);
     float amax = 1e-4f;
     for (float v : group) amax = std::max(amax, f32_is_nan(v) ? 0.0f : bits_to_f32(f32_magnitude_bits(v)));
     const uint8_t exponent = pow2_ceil_to_ue8m0(amax / 448.0f);
     ASSERT_EQ(int{exponents[g]}, int{exponent});
     const float inverse = ue8m0_to_f32(static_cast<uint8_t>(254 - exponent));
     for (int64_t i = 0; i < kStride; ++i) {
-      const int expected = i < cpu::kCastGroup ? f32_to_e4m3(group[i] * inverse) : 0xEE;
+      const int expected = i < kCastGroup ? f32_to_e4m3(group[i] * inverse) : 0xEE;
       ASSERT_EQ(int{codes[g * kStride + i]}, expected) << "group " << g << " element " << i;
     }
   }
@@ -273,10 +273,10 @@ TEST(VectorRows, CastFp8RoundsTiesToEven) {
   }
   for_every_isa([&](const cpu::Isa& isa) {
     for (size_t first = 0; first < ties.size();) {
-      alignas(64) std::array<float, cpu::kFusedDim> x;
+      alignas(64) std::array<float, kFusedDim> x;
       for (size_t i = 0; i < x.size(); ++i) {
         // A first element of 448 makes the scale 1.
-        x[i] = i % cpu::kCastGroup == 0 ? 448.0f : ties[first++ % ties.size()];
+        x[i] = i % kCastGroup == 0 ? 448.0f : ties[first++ % ties.size()];
       }
       expect_cast(isa, x);
     }
@@ -287,7 +287,7 @@ TEST(VectorRows, CastFp8TakesAnyBits) {
   std::mt19937 random(33);
   for_every_isa([&](const cpu::Isa& isa) {
     for (int round = 0; round < 200; ++round) {
-      alignas(64) std::array<float, cpu::kFusedDim> x;
+      alignas(64) std::array<float, kFusedDim> x;
       for (float& v : x) v = bits_to_f32(static_cast<uint32_t>(random()));
       // Any exponent in one round, magnitudes near each other in the next.
       if (round % 2 == 0) {

@@ -14,44 +14,12 @@
 #include "tests/support/device.h"
 #include "tests/support/every_kernel.h"
 #include "tests/support/small_cases.h"
+#include "tests/support/tile_shapes.h"
 
 namespace tilewise::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr int32_t kLarge = 232448;   // H100, H200, B200
-constexpr int32_t kMiddle = 166912;  // A100
-constexpr int32_t kSmall = 101376;   // RTX 30, 40, 50, L40S
-
-struct TileShape {
-  int32_t shared_bytes;
-  int64_t heads;
-  const char* tiles;
-};
-
-constexpr TileShape kTileShapes[] = {
-    {kLarge, 64, "64 rows x 64 keys"},  {kLarge, 32, "32 rows x 32 keys"},
-    {kLarge, 16, "16 rows x 32 keys"},  {kMiddle, 64, "64 rows x 32 keys"},
-    {kMiddle, 32, "32 rows x 32 keys"}, {kMiddle, 12, "16 rows x 32 keys"},
-    {kSmall, 64, "32 rows x 32 keys"},  {kSmall, 20, "32 rows x 32 keys"},
-    {kSmall, 16, "16 rows x 32 keys"},
-};
-
-std::vector<cases::Case> cases_of(cases::Op op, int64_t heads) {
-  std::vector<cases::Case> list = small_cases(op);
-  for (const cases::Case& c : long_cases(op)) list.push_back(c);
-  for (cases::Case& c : list) {
-    c.h_q = heads;
-    if (cases::is_dense(op)) {
-      // A row tile holds a token's heads.
-      c.h_kv = 1;
-      c.s_q = 1;
-    }
-    if (cases::is_fused(op)) c.n_groups = 2;
-  }
-  return list;
-}
 
 class TileShapes : public OfOperator {
  protected:
@@ -63,7 +31,7 @@ TEST_P(TileShapes, AgreeWithTheOracle) {
     Device smaller = device();
     if (shape.shared_bytes > smaller.cuda_shared_bytes) continue;
     smaller.cuda_shared_bytes = shape.shared_bytes;
-    for (const cases::Case& c : cases_of(GetParam(), shape.heads)) {
+    for (const cases::Case& c : cases_with_heads(GetParam(), shape.heads)) {
       SCOPED_TRACE(std::string(shape.tiles) + ", " + name(c));
       cases::CaseData data = cases::make(c);
       const Plan plan = cases::plan_case(data.args(), smaller);

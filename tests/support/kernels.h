@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "cuda/kernels.h"
 #include "tilewise/device.h"
 #include "tilewise/tensor.h"
 
@@ -36,6 +37,22 @@ inline std::vector<std::string> kernels_of(const Device& device, bool bf16_produ
     if ((device.cpu_features & feature) != 0) names.push_back(name);
   }
   return names;
+}
+
+/// All rows of the table of such calls, best first, on any machine. Written out as well.
+inline std::vector<std::string> table_rows(bool bf16_products) {
+  std::vector<std::string> names = {"cpu_avx512", "cpu_avx2", "cpu_sse4", "cpu_baseline"};
+  if (bf16_products) names.insert(names.begin(), "cpu_amx");
+  if (cuda::kBuilt) names.insert(names.begin(), "cuda_portable");
+  return names;
+}
+
+/// As errors list them: "cpu_avx512, cpu_avx2, cpu_sse4 or cpu_baseline".
+inline std::string table_text(bool bf16_products) {
+  const std::vector<std::string> names = table_rows(bf16_products);
+  std::string text = names[0];
+  for (size_t i = 1; i < names.size(); ++i) text += (i + 1 < names.size() ? ", " : " or ") + names[i];
+  return text;
 }
 
 }  // namespace tilewise::testing

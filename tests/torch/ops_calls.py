@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 from unittest import mock
@@ -200,6 +202,13 @@ CALLS: dict[str, Call] = {
 each_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
 
 
+def kernel_names(op: str) -> list[str]:
+    """The rows of an operator's kernel table, as the built program prints it."""
+    command = [os.environ["TILEWISE_PROGRAM"], "info", "--explain", op]
+    table = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return [line.split()[0] for line in table.splitlines() if line.startswith("  ")]
+
+
 class ProjectionLayer(torch.nn.Module):
     """The projections around a fused decode step; what happens in between, a test says in forward()."""
 
@@ -240,6 +249,7 @@ class Guarded:
     """A view into a larger buffer of sentinels, and whether the rest of the buffer is untouched."""
 
     def __init__(self, like: torch.Tensor, without_gaps: bool) -> None:
+        self.device = like.device
         if without_gaps:
             # Strides as they are, with room in front and behind.
             storage = 1 + sum((n - 1) * s for n, s in zip(like.shape, like.stride(), strict=True))
@@ -252,9 +262,9 @@ class Guarded:
             )
             self.view = self.buffer[tuple(slice(p, p + n) for n, p in zip(like.shape, pads, strict=True))]
 
-    @staticmethod
-    def _sentinels(shape: Any, dtype: torch.dtype) -> torch.Tensor:
-        return sentinel(dtype).expand(tuple(shape)).clone(memory_format=torch.contiguous_format)
+    def _sentinels(self, shape: Any, dtype: torch.dtype) -> torch.Tensor:
+        one = sentinel(dtype).to(self.device)
+        return one.expand(tuple(shape)).clone(memory_format=torch.contiguous_format)
 
     def neighbours_untouched(self) -> bool:
         rest = self.buffer.clone()

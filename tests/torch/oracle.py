@@ -493,3 +493,21 @@ def assert_logs(got: Tensor, exact: Tensor) -> None:
     error = (got - exact).abs()[finite] / (1e-5 + 4 / 65536 * exact.abs()[finite])
     assert not error.isnan().any()
     assert error.numel() == 0 or error.max() <= 1, f"an error of {error.max():.3g} times the bound"
+
+
+def assert_outputs(op: str, found: tuple[Tensor, ...], expected: Result) -> None:
+    """All that an attention or merging operator returns, against what the function of its name here says."""
+    exact, rounded = expected
+    if op in ("fused_prefill", "fused_decode", "combine_partials_fused"):
+        assert_cast(found[0], found[1], expected)
+        assert_logs(found[-1], exact.lse)
+        if op == "fused_prefill":
+            assert_logs(found[2], exact.max_logits)
+        return
+    assert_rows(found[0], exact.out, rounded.out, found[0].dtype)
+    prefill = op == "sparse_prefill_fwd"
+    assert_logs(found[2 if prefill else 1], exact.lse)
+    if prefill:
+        assert_logs(found[1], exact.max_logits)
+    if exact.lse_indexer is not None:
+        assert_logs(found[3], exact.lse_indexer)

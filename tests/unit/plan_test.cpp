@@ -316,16 +316,21 @@ TEST(Describe, Problems) {
   EXPECT_EQ(
       text(errors::sparse_prefill_call()),
       "b 1, s_q 3, h_q 4, h_kv 1, d 576/512, q bfloat16, keys bfloat16 6x1 topk 5 with lengths, scale 1, "
-      "sink_bias float32, indexer_topk 2, out bfloat16");
+      "sink_bias float32, indexer_topk 2, batch_invariant, out bfloat16");
   EXPECT_EQ(
       text(errors::fused_prefill_call()),
       "b 1, s_q 3, h_q 4, h_kv 1, d 512/512, q bfloat16, keys bfloat16 6x1 topk 5 with lengths, scale 1, "
-      "attn_sink, rope of 9 positions, q norm with eps 1e-06, out float8_e4m3fn in 2 groups");
+      "attn_sink, rope of 9 positions, q norm with eps 1e-06, batch_invariant, out float8_e4m3fn in 2 "
+      "groups");
   EXPECT_EQ(
       text(errors::fused_decode_partials_call()),
       "b 1, s_q 3, h_q 4, h_kv 1, d 512/512, q bfloat16, keys v4_fp8 3x4 topk 5 with lengths, extra keys "
-      "v41_main_fp4 3x4 topk 7 with lengths, scale 1, rope of 9 positions, q norm with eps 1e-06, 2 "
-      "partials");
+      "v41_main_fp4 3x4 topk 7 with lengths, scale 1, rope of 9 positions, q norm with eps 1e-06, "
+      "batch_invariant, 2 partials");
+  auto invariant = errors::sparse_decode_call();
+  invariant.args.batch_invariant = true;
+  EXPECT_NE(text(invariant).find(", scale 1, attn_sink, batch_invariant, out bfloat16"), std::string::npos)
+      << text(invariant);
   auto windowed = errors::dense_decode_call();
   windowed.args.causal = true;
   windowed.args.window = {7, 0};
@@ -348,6 +353,12 @@ TEST(Describe, ForwardPlans) {
   EXPECT_EQ(
       describe(plan),
       "3 tiles of 16 rows x 256 keys, up to 5 segments a row, 2 tiles at a time, 4096 B scratch a thread");
+  // As GPUs cut, where memory of threads has no meaning.
+  plan.wave_tiles = 0;
+  plan.scratch_bytes = 0;
+  EXPECT_EQ(describe(plan), "3 tiles of 16 rows x 256 keys");
+  plan.min_piece = 4;
+  EXPECT_EQ(describe(plan), "3 tiles of 16 rows x 256 keys, up to 5 pieces a row of 1024 keys at least");
 }
 
 }  // namespace

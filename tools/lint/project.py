@@ -29,7 +29,7 @@ CODE_FOLDERS = (
 )
 TEXT_FOLDERS = (*CODE_FOLDERS, "docs", ".ci")
 CPP_SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".def"}
-TEXT_SUFFIXES = CPP_SUFFIXES | {".py", ".md", ".txt", ".cmake", ".json", ".toml", ".sh", ""}
+TEXT_SUFFIXES = CPP_SUFFIXES | {".py", ".md", ".txt", ".cmake", ".in", ".json", ".toml", ".sh", ""}
 LINES_AT_MOST = 700
 
 RECORD_BYTES = {656, 584, 528, 384, 352, 288}

@@ -75,14 +75,14 @@ MUTATIONS = (
     ),
     Mutation(
         "lengths ignored",
-        f"{FORWARD}/cut.h",
+        "src/ops/forward.h",
         "if (cache.length == nullptr) return limit;",
         "return limit;",
         "*Unread*:*Lists*",
     ),
     Mutation(
         "negative lengths not clamped",
-        f"{FORWARD}/cut.h",
+        "src/ops/forward.h",
         "return visit::smaller(visit::larger(length, 0), limit);",
         "return visit::smaller(length, limit);",
         program="tilewise_oracle_tests",

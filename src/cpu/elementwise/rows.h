@@ -5,13 +5,11 @@
 
 #include "core/numeric.h"
 #include "cpu/targets.h"
+#include "ops/forward.h"
 #include "tilewise/tensor.h"
 
 namespace tilewise::cpu {
 
-inline constexpr int64_t kRopeDim = 64;
-inline constexpr int64_t kFusedDim = 512;
-inline constexpr int64_t kCastGroup = 32;  // channels that share an exponent byte
 inline constexpr int64_t kCastGroups = kFusedDim / kCastGroup;
 
 /// Sizes n are multiples of 8, pointers to floats 64-byte aligned unless they say otherwise.

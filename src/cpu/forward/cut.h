@@ -19,14 +19,6 @@ inline constexpr visit::SegmentRule kPieceRule{.tile = kTileKeys, .min_keys = 10
 using visit::QueryTile;
 using visit::QueryTiles;
 
-inline int64_t clamped_length(const CacheShape& shape, const CacheTensors& cache, int64_t limit,
-                              int64_t request, int64_t token) {
-  if (!shape.present) return 0;
-  if (cache.length == nullptr) return limit;
-  const int64_t length = cache.length[request * cache.length_stride_b + token * cache.length_stride_s];
-  return visit::smaller(visit::larger(length, 0), limit);
-}
-
 /// The keys of a tile: dense, positions of the request's sequence; sparse, places of the token's main list
 /// followed by its extra list. They are cut into pieces by the row's own length (or, for partial results,
 /// evenly), so that a row's bits do not depend on the batch or on the number of threads.

@@ -16,10 +16,6 @@
 
 namespace tilewise::cuda {
 
-inline constexpr int kFusedDim = 512;
-inline constexpr int kRopeDim = 64;
-inline constexpr int kCastGroup = 32;
-
 template <int kSlices>
 struct RowValues {
   float v[kSlices][4];

@@ -10,15 +10,6 @@
 
 namespace tilewise::cuda {
 
-__device__ inline int64_t clamped_length(const CacheShape& shape, const CacheTensors& cache, int64_t limit,
-                                         const visit::QueryTile& tile) {
-  if (!shape.present) return 0;
-  if (cache.length == nullptr) return limit;
-  const int64_t length =
-      cache.length[tile.request * cache.length_stride_b + tile.first_token * cache.length_stride_s];
-  return visit::smaller(visit::larger(length, 0), limit);
-}
-
 // One KV tile: places [begin, end) of a list (of a sequence, where dense); end - begin <= tile_keys.
 struct KeyTile {
   int32_t begin = 0;
@@ -58,8 +49,11 @@ struct KeyTiles {
     t.extra_index = index_of(p.tensors.extra, tile);
     t.head_offset = tile.kv_head * p.tensors.main.head_stride;
     const CacheShape& cache = p.shape.main;
+    const auto length_of = [&](const CacheShape& shape, const CacheTensors& tensors, int64_t limit) {
+      return clamped_length(shape, tensors, limit, tile.request, tile.first_token);
+    };
     if (p.shape.dense) {
-      const int64_t length = clamped_length(cache, p.tensors.main, cache.width * cache.page, tile);
+      const int64_t length = length_of(cache, p.tensors.main, cache.width * cache.page);
       t.rule = visit::make_mask_rule(static_cast<int32_t>(p.shape.s_q), static_cast<int32_t>(length),
                                      p.shape.causal, p.shape.window.left, p.shape.window.right);
       const visit::Range queries =
@@ -69,8 +63,8 @@ struct KeyTiles {
       t.count = t.visit.count();
       return t;
     }
-    t.main = static_cast<int32_t>(clamped_length(cache, p.tensors.main, cache.width, tile));
-    t.extra = static_cast<int32_t>(clamped_length(p.shape.extra, p.tensors.extra, p.shape.extra.width, tile));
+    t.main = static_cast<int32_t>(length_of(cache, p.tensors.main, cache.width));
+    t.extra = static_cast<int32_t>(length_of(p.shape.extra, p.tensors.extra, p.shape.extra.width));
     t.prefix = static_cast<int32_t>(visit::smaller(p.shape.indexer_topk, t.main));
     t.prefix_tiles = visit::tile_count(t.prefix, t.tile_keys);
     t.main_tiles = t.prefix_tiles + visit::tile_count(t.main - t.prefix, t.tile_keys);
