@@ -11,11 +11,10 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
 
 
-def against_torch() -> str:
+def against_torch(name: str) -> str:
     """Speed beside the same in torch: one row a case, one column a report."""
     reports = [
-        json.loads(path.read_text(encoding="utf-8"))
-        for path in sorted((RESULTS / "cpu").glob("against_torch*.json"))
+        json.loads(path.read_text(encoding="utf-8")) for path in sorted((RESULTS / "cpu").glob(f"{name}*.json"))
     ]
     titles = [
         f"{'with' if r['amx'] else 'without'} AMX, {r['threads']} thread{'s' if r['threads'] > 1 else ''}"
@@ -85,7 +84,8 @@ def with_table(text: str, name: str, table: str) -> str:
 def main() -> int:
     readme = ROOT / "README.md"
     text = readme.read_text(encoding="utf-8")
-    wanted = with_table(text, "cpu-results", f"{against_torch()}\n{host_overhead()}")
+    wanted = with_table(text, "cpu-results", f"{against_torch('against_torch')}\n{host_overhead()}")
+    wanted = with_table(wanted, "training-results", against_torch("training"))
     wanted = with_table(wanted, "gpu-results", gpu())
     if sys.argv[1:] == ["--check"]:
         if text != wanted:

@@ -11,6 +11,7 @@
 
 #include "cases/judge.h"
 #include "cases/space.h"
+#include "cases/training_examples.h"
 #include "cuda/kernels.h"
 
 namespace tilewise::cases {
@@ -77,6 +78,12 @@ std::string_view compatible_name(std::string_view op) {
       {"fused_decode_partials", "fused_norm_rope_attn_rope_cast.decode"},
       {"permute_q_b_proj", "fused_norm_rope_attn_rope_cast.permute_q_b_proj"},
       {"permute_wv_proj", "fused_norm_rope_attn_rope_cast.permute_wv_proj"},
+      {"sparse_prefill_bwd", "flash_mla_sparse_bwd"},
+      {"dense_prefill_fwd", "flash_attn_varlen_func"},
+      {"dense_prefill_bwd", "flash_attn_varlen_func"},
+      {"block_sparse_prefill_fwd", "block_sparse_prefill_fwd"},
+      {"block_sparse_prefill_bwd", "block_sparse_prefill_bwd"},
+      {"expand_block_selection", "expand_block_selection"},
   };
   for (const auto& [native, compatible] : kNames) {
     if (native == op) return compatible;
@@ -97,13 +104,17 @@ std::string table_line(std::string_view op, std::string_view kinds, const Kernel
                      kernels.gpu);
 }
 
-std::string kernels_for(const Case& c, const Device& device) {
-  const CaseData data = make(c);
+std::string names_of(const std::vector<KernelVerdict>& verdicts) {
   std::string names;
-  for (const KernelVerdict& verdict : explain_case(data.args(), device)) {
+  for (const KernelVerdict& verdict : verdicts) {
     if (verdict.refusal.empty()) names += (names.empty() ? "" : ", ") + verdict.kernel;
   }
   return names.empty() ? "none" : names;
+}
+
+std::string kernels_for(const Case& c, const Device& device) {
+  const CaseData data = make(c);
+  return names_of(explain_case(data.args(), device));
 }
 
 Device every_instruction_set() {
@@ -148,9 +159,13 @@ std::string support_table() {
     }
     for (const auto& [kernels, kinds] : rows) text += table_line(op_name(op), kinds, kernels);
   }
-  for (const char* op : kPlainOperators) {
-    text += table_line(op, to_string(DType::kE4M3),
-                       {plain_kernel(DeviceType::kCpu), plain_kernel(DeviceType::kCuda)});
+  for (const TrainingExample& example : training_examples()) {
+    text += table_line(operator_name(example.args), example.types,
+                       {names_of(explain_any(example.args, every_instruction_set())), "none"});
+  }
+  for (const PlainOperator& op : kPlainOperators) {
+    text += table_line(op.name, to_string(op.type),
+                       {plain_kernel(DeviceType::kCpu), op.on_gpu ? plain_kernel(DeviceType::kCuda) : "none"});
   }
   return text;
 }

@@ -191,7 +191,7 @@ Judgement compare_bytes(const std::string& name, const std::vector<uint8_t>& got
 
 std::vector<KernelVerdict> explain_call(const CaseArgs& args) {
   return std::visit(
-      []<class T>(const T& a) -> std::vector<KernelVerdict> {
+      [&]<class T>(const T& a) -> std::vector<KernelVerdict> {
         if constexpr (kIsPlain<T>) {
           check(a);
           return {{cases::plain_kernel(DeviceType::kCpu), ""}};

@@ -1,4 +1,4 @@
-// The demo: a layer's calls, then the other operators at model-like shapes, in one table.
+// The demo: a layer's calls, then the other operators and training at model-like shapes, in one table.
 #include "tools/demo.h"
 
 #include <fmt/format.h>
@@ -13,13 +13,15 @@
 #include "tools/layer.h"
 #include "tools/measure.h"
 #include "tools/permutes.h"
+#include "tools/training.h"
 
 namespace tilewise::tools {
 namespace {
 
 std::vector<Row> all_rows(const Device& device, const PlanOptions& options) {
   const std::vector<cases::Case> list = cases::demo_cases();
-  Progress progress(kLayerSteps + static_cast<int>(list.size()) + kPermuteSteps);
+  const bool trains = device.id.type == DeviceType::kCpu;  // no GPU has these operators yet
+  Progress progress(kLayerSteps + static_cast<int>(list.size()) + kPermuteSteps + (trains ? kTrainingSteps : 0));
   const auto step = [&](const std::string& what) { progress.step(what); };
   std::vector<Row> rows = run_layer(device, options, step);
   for (const cases::Case& c : list) {
@@ -27,6 +29,9 @@ std::vector<Row> all_rows(const Device& device, const PlanOptions& options) {
     rows.push_back(measure(c, device, options));
   }
   for (Row& row : run_permutes(device, step)) rows.push_back(std::move(row));
+  if (trains) {
+    for (Row& row : run_training(options, step)) rows.push_back(std::move(row));
+  }
   return rows;
 }
 

@@ -11,6 +11,7 @@
 #include "cases/judge.h"
 #include "cases/sets.h"
 #include "cases/support_table.h"
+#include "cases/training_examples.h"
 #include "tilewise/c_api.h"
 #include "tools/device.h"
 #include "tools/report.h"
@@ -33,25 +34,35 @@ std::string verdict_line(const std::string& kernel, const std::string& refusal) 
   return fmt::format("  {:<14}{}\n", kernel, refusal.empty() ? "supported" : "refused: " + refusal);
 }
 
-std::string kernel_table(const cases::CaseData& data, const Device& device) {
+std::string kernel_table(const std::vector<KernelVerdict>& verdicts) {
   std::string text;
-  for (const KernelVerdict& verdict : cases::explain_case(data.args(), device)) {
-    text += verdict_line(verdict.kernel, verdict.refusal);
-  }
+  for (const KernelVerdict& verdict : verdicts) text += verdict_line(verdict.kernel, verdict.refusal);
   return text;
 }
 
 void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
-bool is_plain(const std::string& op) {
-  return std::find(std::begin(cases::kPlainOperators), std::end(cases::kPlainOperators), op) !=
-         std::end(cases::kPlainOperators);
+// An operator without plans has one kernel on every device that it runs on.
+std::string plain_table(const cases::PlainOperator& op, const Device& device) {
+  const bool runs = device.id.type == DeviceType::kCpu || op.on_gpu;
+  const char* kernel = cases::plain_kernel(runs ? device.id.type : DeviceType::kCpu);
+  return verdict_line(kernel, runs ? "" : "runs on the CPU, not on " + to_string(device.id));
 }
 
 // The table is printed whatever becomes of the plan: it says what the names are when a forced one is wrong.
 void explain(const std::string& wanted, const Device& device) {
-  if (is_plain(wanted)) {
-    print(fmt::format("{}\n{}no plan\n", wanted, verdict_line(cases::plain_kernel(device.id.type), "")));
+  if (const cases::PlainOperator* op = cases::plain_operator(wanted)) {
+    print(fmt::format("{}\n{}no plan\n", wanted, plain_table(*op, device)));
+    return;
+  }
+  for (const cases::TrainingExample& example : cases::training_examples(device.id)) {
+    if (wanted != operator_name(example.args)) continue;
+    print(fmt::format("{}\n{}", wanted, kernel_table(cases::explain_any(example.args, device))));
+    const auto planned = [&]<class T>(const T& a) -> std::string {
+      if constexpr (requires { plan(a, device); }) return plan(a, device).describe();
+      return "none";
+    };
+    print(fmt::format("plan: {}\n", std::visit(planned, example.args)));
     return;
   }
   std::optional<Case> c = cases::find_case(wanted);
@@ -62,17 +73,27 @@ void explain(const std::string& wanted, const Device& device) {
     throw UsageError(fmt::format("--explain must be an operator or a case of --cases, got '{}'", wanted));
   }
   const cases::CaseData data = cases::make(*c);
-  print(fmt::format("{}\n{}", cases::name(*c), kernel_table(data, device)));
+  print(fmt::format("{}\n{}", cases::name(*c), kernel_table(cases::explain_case(data.args(), device))));
   print(fmt::format("plan: {}\n", cases::plan_case(data.args(), device).describe()));
 }
 
 std::string overview(const Device& device) {
   std::string text = fmt::format("tilewise {}\ndevice: {}\n", tilewise_version(), to_string(device));
   for (const Op op : cases::all_ops()) {
-    text += fmt::format("{}\n{}", cases::op_name(op), kernel_table(cases::make(typical_case(op)), device));
+    const cases::CaseData data = cases::make(typical_case(op));
+    text += fmt::format("{}\n{}", cases::op_name(op), kernel_table(cases::explain_case(data.args(), device)));
   }
-  for (const char* op : cases::kPlainOperators) {
-    text += fmt::format("{}\n{}", op, verdict_line(cases::plain_kernel(device.id.type), ""));
+  std::string last;
+  for (const cases::TrainingExample& example : cases::training_examples(device.id)) {
+    const std::string op = operator_name(example.args);
+    // The first of an operator's types.
+    if (op != last) {
+      text += fmt::format("{}\n{}", op, kernel_table(cases::explain_any(example.args, device)));
+    }
+    last = op;
+  }
+  for (const cases::PlainOperator& op : cases::kPlainOperators) {
+    text += fmt::format("{}\n{}", op.name, plain_table(op, device));
   }
   return text;
 }

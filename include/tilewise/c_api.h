@@ -325,6 +325,32 @@ typedef struct TilewisePermuteWvProjArgs {
 
 TilewiseStatus tilewise_permute_wv_proj(const TilewisePermuteWvProjArgs* args);
 
+/* sparse_prefill_bwd: the gradients of sparse_prefill_fwd. */
+typedef struct TilewiseSparsePrefillBwdArgs {
+  size_t size;
+  const DLTensor* d_out;
+  const DLTensor* q;
+  const DLTensor* kv;
+  const DLTensor* out;
+  const DLTensor* lse;
+  const DLTensor* indices;
+  float softmax_scale;
+  int32_t atomics; /* 1: gradients need not be deterministic */
+  int64_t d_v;     /* 0: 512 */
+  const DLTensor* topk_length;
+  const DLTensor* sink_bias;
+  const DLTensor* dq;
+  const DLTensor* dkv;
+  const DLTensor* d_sink;
+  const DLTensor* kl_target;
+  const char* kernel;
+  int32_t threads;
+} TilewiseSparsePrefillBwdArgs;
+
+TilewiseStatus tilewise_sparse_prefill_bwd_workspace(const TilewiseSparsePrefillBwdArgs* args, size_t* bytes);
+TilewiseStatus tilewise_sparse_prefill_bwd(const TilewiseSparsePrefillBwdArgs* args, void* workspace,
+                                           size_t workspace_bytes);
+
 /* dense_prefill_fwd: attention of whole sequences, laid end to end, to themselves. */
 typedef struct TilewiseDensePrefillFwdArgs {
   size_t size;

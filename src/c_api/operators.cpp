@@ -3,9 +3,8 @@
 #include "tilewise/tilewise.h"
 
 namespace tilewise::c_api {
-namespace {
 
-DenseDecodeArgs convert(const Reader& read, const TilewiseDenseDecodeArgs& c) {
+static DenseDecodeArgs convert(const Reader& read, const TilewiseDenseDecodeArgs& c) {
   DenseDecodeArgs a;
   a.q = read.tensor("q", c.q);
   a.k_cache = read.tensor("k_cache", c.k_cache);
@@ -26,7 +25,7 @@ DenseDecodeArgs convert(const Reader& read, const TilewiseDenseDecodeArgs& c) {
 
 // The caches of sparse_decode and of the fused decode forms.
 template <class C, class A>
-void convert_caches(const Reader& read, const C& c, A& a) {
+static void convert_caches(const Reader& read, const C& c, A& a) {
   a.kv_cache = read.tensor("kv_cache", c.kv_cache);
   a.indices = read.tensor("indices", c.indices);
   a.record = read.record("record", c.record);
@@ -37,7 +36,7 @@ void convert_caches(const Reader& read, const C& c, A& a) {
   a.extra_record = read.record("extra_record", c.extra_record);
 }
 
-SparseDecodeArgs convert(const Reader& read, const TilewiseSparseDecodeArgs& c) {
+static SparseDecodeArgs convert(const Reader& read, const TilewiseSparseDecodeArgs& c) {
   SparseDecodeArgs a;
   a.q = read.tensor("q", c.q);
   convert_caches(read, c, a);
@@ -49,7 +48,7 @@ SparseDecodeArgs convert(const Reader& read, const TilewiseSparseDecodeArgs& c) 
   return a;
 }
 
-SparsePrefillFwdArgs convert(const Reader& read, const TilewiseSparsePrefillFwdArgs& c) {
+static SparsePrefillFwdArgs convert(const Reader& read, const TilewiseSparsePrefillFwdArgs& c) {
   SparsePrefillFwdArgs a;
   a.q = read.tensor("q", c.q);
   a.kv = read.tensor("kv", c.kv);
@@ -68,7 +67,7 @@ SparsePrefillFwdArgs convert(const Reader& read, const TilewiseSparsePrefillFwdA
 }
 
 template <class C>
-void convert_fused(const Reader& read, const C& c, FusedCommon& a) {
+static void convert_fused(const Reader& read, const C& c, FusedCommon& a) {
   a.q = read.tensor("q", c.q);
   a.token_positions = read.tensor("token_positions", c.token_positions);
   a.cos_sin_cache = read.tensor("cos_sin_cache", c.cos_sin_cache);
@@ -80,14 +79,14 @@ void convert_fused(const Reader& read, const C& c, FusedCommon& a) {
 }
 
 template <class C>
-void convert_outputs(const Reader& read, const C& c, FusedOutputs& a) {
+static void convert_outputs(const Reader& read, const C& c, FusedOutputs& a) {
   a.out_fp8 = read.tensor("out_fp8", c.out_fp8);
   a.out_sf = read.tensor("out_sf", c.out_sf);
   a.out_bf16 = read.tensor("out_bf16", c.out_bf16);
   a.lse = read.tensor("lse", c.lse);
 }
 
-FusedPrefillArgs convert(const Reader& read, const TilewiseFusedPrefillArgs& c) {
+static FusedPrefillArgs convert(const Reader& read, const TilewiseFusedPrefillArgs& c) {
   FusedPrefillArgs a;
   convert_fused(read, c, a);
   a.kv = read.tensor("kv", c.kv);
@@ -97,7 +96,7 @@ FusedPrefillArgs convert(const Reader& read, const TilewiseFusedPrefillArgs& c) 
   return a;
 }
 
-FusedDecodeArgs convert(const Reader& read, const TilewiseFusedDecodeArgs& c) {
+static FusedDecodeArgs convert(const Reader& read, const TilewiseFusedDecodeArgs& c) {
   FusedDecodeArgs a;
   convert_fused(read, c, a);
   convert_caches(read, c, a);
@@ -105,7 +104,7 @@ FusedDecodeArgs convert(const Reader& read, const TilewiseFusedDecodeArgs& c) {
   return a;
 }
 
-FusedDecodePartialsArgs convert(const Reader& read, const TilewiseFusedDecodePartialsArgs& c) {
+static FusedDecodePartialsArgs convert(const Reader& read, const TilewiseFusedDecodePartialsArgs& c) {
   FusedDecodePartialsArgs a;
   convert_fused(read, c, a);
   convert_caches(read, c, a);
@@ -116,14 +115,14 @@ FusedDecodePartialsArgs convert(const Reader& read, const TilewiseFusedDecodePar
 }
 
 template <class C>
-void convert_partials(const Reader& read, const C& c, CombineCommon& a) {
+static void convert_partials(const Reader& read, const C& c, CombineCommon& a) {
   a.out_partials = read.tensor("out_partials", c.out_partials);
   a.lse_partials = read.tensor("lse_partials", c.lse_partials);
   a.attn_sink = read.tensor("attn_sink", c.attn_sink);
   a.base2 = c.base2 != 0;
 }
 
-CombinePartialsArgs convert(const Reader& read, const TilewiseCombinePartialsArgs& c) {
+static CombinePartialsArgs convert(const Reader& read, const TilewiseCombinePartialsArgs& c) {
   CombinePartialsArgs a;
   convert_partials(read, c, a);
   a.out = read.tensor("out", c.out);
@@ -131,7 +130,7 @@ CombinePartialsArgs convert(const Reader& read, const TilewiseCombinePartialsArg
   return a;
 }
 
-CombinePartialsFusedArgs convert(const Reader& read, const TilewiseCombinePartialsFusedArgs& c) {
+static CombinePartialsFusedArgs convert(const Reader& read, const TilewiseCombinePartialsFusedArgs& c) {
   CombinePartialsFusedArgs a;
   convert_partials(read, c, a);
   a.n_groups = Reader::or_default(c.n_groups, a.n_groups);
@@ -141,20 +140,19 @@ CombinePartialsFusedArgs convert(const Reader& read, const TilewiseCombinePartia
   return a;
 }
 
-QuantizeKvArgs convert(const Reader& read, const TilewiseQuantizeKvArgs& c) {
+static QuantizeKvArgs convert(const Reader& read, const TilewiseQuantizeKvArgs& c) {
   return {read.tensor("x", c.x), read.record("record", c.record), read.tensor("pages", c.pages)};
 }
 
-DequantizeKvArgs convert(const Reader& read, const TilewiseDequantizeKvArgs& c) {
+static DequantizeKvArgs convert(const Reader& read, const TilewiseDequantizeKvArgs& c) {
   return {read.tensor("pages", c.pages), read.record("record", c.record), read.tensor("x", c.x)};
 }
 
-AppendKvArgs convert(const Reader& read, const TilewiseAppendKvArgs& c) {
+static AppendKvArgs convert(const Reader& read, const TilewiseAppendKvArgs& c) {
   return {read.tensor("kv", c.kv), read.tensor("cache", c.cache), read.tensor("slots", c.slots),
           read.record("record", c.record)};
 }
 
-}  // namespace
 }  // namespace tilewise::c_api
 
 using tilewise::c_api::call;

@@ -3,10 +3,9 @@
 #include "tilewise/tilewise.h"
 
 namespace tilewise::c_api {
-namespace {
 
 template <class C>
-void convert_sequences(const Reader& read, const C& c, VarlenCommon& a) {
+static void convert_sequences(const Reader& read, const C& c, VarlenCommon& a) {
   a.q = read.tensor("q", c.q);
   a.k = read.tensor("k", c.k);
   a.v = read.tensor("v", c.v);
@@ -21,20 +20,20 @@ void convert_sequences(const Reader& read, const C& c, VarlenCommon& a) {
 }
 
 template <class C>
-void convert_selection(const Reader& read, const C& c, BlockSparseCommon& a) {
+static void convert_selection(const Reader& read, const C& c, BlockSparseCommon& a) {
   a.q2k = read.tensor("q2k", c.q2k);
   a.q_block = Reader::or_default(c.q_block, a.q_block);
   a.kv_block = Reader::or_default(c.kv_block, a.kv_block);
 }
 
 template <class C>
-void convert_results(const Reader& read, const C& c, VarlenOutputs& a) {
+static void convert_results(const Reader& read, const C& c, VarlenOutputs& a) {
   a.out = read.tensor("out", c.out);
   a.lse = read.tensor("lse", c.lse);
 }
 
 template <class C>
-void convert_results(const Reader& read, const C& c, VarlenGradients& a) {
+static void convert_results(const Reader& read, const C& c, VarlenGradients& a) {
   a.d_out = read.tensor("d_out", c.d_out);
   a.out = read.tensor("out", c.out);
   a.lse = read.tensor("lse", c.lse);
@@ -45,21 +44,41 @@ void convert_results(const Reader& read, const C& c, VarlenGradients& a) {
   a.d_sink = read.tensor("d_sink", c.d_sink);
 }
 
-DensePrefillFwdArgs convert(const Reader& read, const TilewiseDensePrefillFwdArgs& c) {
+static SparsePrefillBwdArgs convert(const Reader& read, const TilewiseSparsePrefillBwdArgs& c) {
+  SparsePrefillBwdArgs a;
+  a.d_out = read.tensor("d_out", c.d_out);
+  a.q = read.tensor("q", c.q);
+  a.kv = read.tensor("kv", c.kv);
+  a.out = read.tensor("out", c.out);
+  a.lse = read.tensor("lse", c.lse);
+  a.indices = read.tensor("indices", c.indices);
+  a.softmax_scale = c.softmax_scale;
+  a.d_v = Reader::or_default(c.d_v, a.d_v);
+  a.topk_length = read.tensor("topk_length", c.topk_length);
+  a.sink_bias = read.tensor("sink_bias", c.sink_bias);
+  a.deterministic = c.atomics == 0;
+  a.dq = read.tensor("dq", c.dq);
+  a.dkv = read.tensor("dkv", c.dkv);
+  a.d_sink = read.tensor("d_sink", c.d_sink);
+  a.kl_target = read.tensor("kl_target", c.kl_target);
+  return a;
+}
+
+static DensePrefillFwdArgs convert(const Reader& read, const TilewiseDensePrefillFwdArgs& c) {
   DensePrefillFwdArgs a;
   convert_sequences(read, c, a);
   convert_results(read, c, a);
   return a;
 }
 
-DensePrefillBwdArgs convert(const Reader& read, const TilewiseDensePrefillBwdArgs& c) {
+static DensePrefillBwdArgs convert(const Reader& read, const TilewiseDensePrefillBwdArgs& c) {
   DensePrefillBwdArgs a;
   convert_sequences(read, c, a);
   convert_results(read, c, a);
   return a;
 }
 
-BlockSparsePrefillFwdArgs convert(const Reader& read, const TilewiseBlockSparsePrefillFwdArgs& c) {
+static BlockSparsePrefillFwdArgs convert(const Reader& read, const TilewiseBlockSparsePrefillFwdArgs& c) {
   BlockSparsePrefillFwdArgs a;
   convert_sequences(read, c, a);
   convert_selection(read, c, a);
@@ -67,7 +86,7 @@ BlockSparsePrefillFwdArgs convert(const Reader& read, const TilewiseBlockSparseP
   return a;
 }
 
-BlockSparsePrefillBwdArgs convert(const Reader& read, const TilewiseBlockSparsePrefillBwdArgs& c) {
+static BlockSparsePrefillBwdArgs convert(const Reader& read, const TilewiseBlockSparsePrefillBwdArgs& c) {
   BlockSparsePrefillBwdArgs a;
   convert_sequences(read, c, a);
   convert_selection(read, c, a);
@@ -75,7 +94,6 @@ BlockSparsePrefillBwdArgs convert(const Reader& read, const TilewiseBlockSparseP
   return a;
 }
 
-}  // namespace
 }  // namespace tilewise::c_api
 
 using tilewise::c_api::call;
@@ -84,6 +102,14 @@ using tilewise::c_api::guarded;
 using tilewise::c_api::Reader;
 
 extern "C" {
+
+TilewiseStatus tilewise_sparse_prefill_bwd_workspace(const TilewiseSparsePrefillBwdArgs* args, size_t* bytes) {
+  return give_workspace("sparse_prefill_bwd", args, bytes);
+}
+TilewiseStatus tilewise_sparse_prefill_bwd(const TilewiseSparsePrefillBwdArgs* args, void* workspace,
+                                           size_t workspace_bytes) {
+  return call("sparse_prefill_bwd", args, workspace, workspace_bytes);
+}
 
 TilewiseStatus tilewise_dense_prefill_fwd_workspace(const TilewiseDensePrefillFwdArgs* args, size_t* bytes) {
   return give_workspace("dense_prefill_fwd", args, bytes);

@@ -693,6 +693,51 @@ static void test_prefill_and_gradients(void) {
                  "block_sparse_prefill_fwd: q_block must be a positive multiple of 64, got 100");
 }
 
+/* One query of two heads that lists one key twice: each position has half of the weight in both heads. */
+static void test_sparse_prefill_bwd(void) {
+  uint16_t* q = new_memory(2 * kDim * 2);
+  uint16_t* kv = new_memory(kDim * 2);
+  uint16_t* out = new_memory(2 * kDim * 2);
+  uint16_t* dq = new_memory(2 * kDim * 2);
+  uint16_t* dkv = new_memory(kDim * 2);
+  float lse[2], kl_target[2];
+  int32_t indices[2] = {0, 0};
+  Tensor q_t, kv_t, out_t, dq_t, dkv_t, lse_t, kl_target_t, indices_t;
+  TilewiseSparsePrefillBwdArgs args = {.size = sizeof(args)};
+  int i;
+  for (i = 0; i < 2 * kDim; ++i) q[i] = out[i] = to_bf16(1.0f);
+  for (i = 0; i < kDim; ++i) kv[i] = to_bf16(1.0f);
+  lse[0] = lse[1] = 2.0f + logf(2.0f);
+  SET_TENSOR(&q_t, q, kBf16, 1, 2, kDim);
+  SET_TENSOR(&kv_t, kv, kBf16, 1, 1, kDim);
+  SET_TENSOR(&out_t, out, kBf16, 1, 2, kDim);
+  SET_TENSOR(&dq_t, dq, kBf16, 1, 2, kDim);
+  SET_TENSOR(&dkv_t, dkv, kBf16, 1, 1, kDim);
+  SET_TENSOR(&lse_t, lse, kF32, 1, 2);
+  SET_TENSOR(&kl_target_t, kl_target, kF32, 1, 2);
+  SET_TENSOR(&indices_t, indices, kInt32, 1, 1, 2);
+  args.d_out = &out_t.dl;
+  args.q = &q_t.dl;
+  args.kv = &kv_t.dl;
+  args.out = &out_t.dl;
+  args.lse = &lse_t.dl;
+  args.indices = &indices_t.dl;
+  args.softmax_scale = 2.0f / kDim;
+  args.dq = &dq_t.dl;
+  args.dkv = &dkv_t.dl;
+  args.kl_target = &kl_target_t.dl;
+  expect_ok("sparse_prefill_bwd", tilewise_sparse_prefill_bwd(&args, NULL, 0));
+  expect_near("sparse_prefill_bwd: kl_target", kl_target[0], 1.0);
+  expect_near("sparse_prefill_bwd: kl_target", kl_target[1], 1.0);
+  for (i = 0; i < kDim; ++i) {
+    expect_near("sparse_prefill_bwd: dq", from_bf16(dq[i]), 0.0);
+    expect_near("sparse_prefill_bwd: dkv", from_bf16(dkv[i]), 2.0);
+  }
+  args.d_v = 500;
+  expect_refused(tilewise_sparse_prefill_bwd(&args, NULL, 0), kTilewiseInvalidArgument,
+                 "sparse_prefill_bwd: d_v must be 512, got 500");
+}
+
 static void test_selections(void) {
   int32_t q2k[4] = {1, -1, 1, 0}, expanded[8], row_ptr[4], q_blocks[4] = {9, 9, 9, 9};
   const int32_t expected_rows[8] = {1, -1, 1, -1, 1, 0, 1, 0}, expected_ptr[4] = {0, 1, 3, 3};
@@ -744,6 +789,7 @@ static void test_null_args(void) {
   EXPECT_NULL_REFUSED(quantize_kv);
   EXPECT_NULL_REFUSED(dequantize_kv);
   EXPECT_NULL_REFUSED(append_kv);
+  EXPECT_NULL_REFUSED(sparse_prefill_bwd);
   EXPECT_NULL_REFUSED(dense_prefill_fwd);
   EXPECT_NULL_REFUSED(dense_prefill_bwd);
   EXPECT_NULL_REFUSED(block_sparse_prefill_fwd);
@@ -952,6 +998,7 @@ int main(void) {
   test_permute_q_b_proj();
   test_permute_wv_proj();
   test_prefill_and_gradients();
+  test_sparse_prefill_bwd();
   test_selections();
   test_null_args();
   test_everything_left_out();

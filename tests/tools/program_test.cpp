@@ -7,6 +7,7 @@
 
 #include "cases/sets.h"
 #include "cases/support_table.h"
+#include "cases/training_examples.h"
 #include "tests/support/kernels.h"
 #include "tests/tools/program.h"
 #include "tilewise/c_api.h"
@@ -106,13 +107,17 @@ TEST(Info, ShowsTheMachineAndEveryOperator) {
   EXPECT_EQ(outcome.status, 0);
   EXPECT_THAT(outcome.out, StartsWith(std::string("tilewise ") + tilewise_version() +
                                       "\ndevice: " + to_string(Device::cpu()) + "\n"));
-  std::set<std::string> operators(std::begin(cases::kPlainOperators), std::end(cases::kPlainOperators));
+  std::set<std::string> plain;
+  for (const cases::PlainOperator& op : cases::kPlainOperators) plain.insert(op.name);
+  std::set<std::string> training;
+  for (const auto& example : cases::training_examples()) training.insert(operator_name(example.args));
+  std::set<std::string> operators = plain;
+  operators.insert(training.begin(), training.end());
   for (const cases::Op op : cases::all_ops()) operators.insert(cases::op_name(op));
   EXPECT_EQ(operators.size(), std::variant_size_v<CaseArgs>);
-  const std::set<std::string> plain(std::begin(cases::kPlainOperators), std::end(cases::kPlainOperators));
   for (const std::string& op : operators) {
-    const std::string first = plain.contains(op) ? "cpu "
-                              : cuda::kBuilt     ? "cuda_portable refused: runs on CUDA devices, not on cpu\n"
+    const std::string first = plain.contains(op)                         ? "cpu "
+                              : cuda::kBuilt && !training.contains(op) ? "cuda_portable refused: runs on CUDA devices, not on cpu\n"
                                                  : "cpu_";
     EXPECT_THAT(outcome.out, HasSubstr("\n" + op + "\n  " + first));
   }
@@ -130,6 +135,10 @@ TEST(Info, ExplainsCasesAndOperators) {
   outcome = run_program("info --explain permute_wv_proj");
   EXPECT_EQ(outcome.status, 0);
   EXPECT_EQ(outcome.out, "permute_wv_proj\n  cpu           supported\nno plan\n");
+  outcome = run_program("info --explain dense_prefill_bwd");
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_THAT(outcome.out, StartsWith("dense_prefill_bwd\n  cpu_"));
+  EXPECT_THAT(outcome.out, HasSubstr("\nplan: dense_prefill_bwd: kernel "));
 }
 
 TEST(Info, TheTableIsPrintedBesideTheErrorOfAForcedKernel) {
