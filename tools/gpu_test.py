@@ -35,6 +35,8 @@ LEFT_OUT = {
     "SharedTile.ManyThreadsForLittleWork": "is about threads of the CPU",
     "ConcurrentCalls*": "is about threads of the CPU",
     "*/ConcurrentCalls*": "is about threads of the CPU",
+    "SparseBackward*": "the training operators run on the CPU alone",
+    "*/SparseBackward*": "the training operators run on the CPU alone",
 }
 # Needs two GPUs; counted as left out where there is one.
 NEEDS_TWO_GPUS = ("*OtherDevice*",)

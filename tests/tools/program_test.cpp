@@ -119,7 +119,9 @@ TEST(Info, ShowsTheMachineAndEveryOperator) {
     const std::string first = plain.contains(op)                         ? "cpu "
                               : cuda::kBuilt && !training.contains(op) ? "cuda_portable refused: runs on CUDA devices, not on cpu\n"
                                                  : "cpu_";
-    EXPECT_THAT(outcome.out, HasSubstr("\n" + op + "\n  " + first));
+    std::string begin = "\n";
+    begin.append(op).append("\n  ").append(first);
+    EXPECT_THAT(outcome.out, HasSubstr(begin));
   }
   for (const std::string& kernel : testing::kernels_of(Device::cpu(), true)) {
     EXPECT_THAT(outcome.out, HasSubstr("  " + kernel));
