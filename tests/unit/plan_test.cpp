@@ -9,7 +9,9 @@
 
 #include "core/kernel_table.h"
 #include "ops/forward.h"
+#include "ops/sparse_backward.h"
 #include "tests/errors/calls.h"
+#include "tests/errors/training_calls.h"
 
 namespace tilewise {
 namespace {
@@ -338,7 +340,15 @@ TEST(Describe, Problems) {
   EXPECT_EQ(
       text(errors::combine_partials_fused_call()),
       "2 partials bfloat16, s_q 3, h_q 4, d_v 512, lse base e, attn_sink, out float8_e4m3fn in 2 groups");
+  EXPECT_EQ(text(errors::sparse_prefill_bwd_call()),
+            "s_q 3, h_q 4, d 576/512, keys 6, topk 5 with lengths, scale 1, sink_bias float16, kl_target, "
+            "deterministic");
   EXPECT_EQ(text(errors::append_kv_call()), "5 rows of 576, v32_nvfp4 3x4, slots int64");
+}
+
+TEST(Describe, SparseBackwardPlans) {
+  const SparseBackwardPlan plan{.tile_rows = 16, .tile_keys = 256, .scratch_bytes = 4096};
+  EXPECT_EQ(describe(plan), "tiles of 16 heads x 256 keys, 4096 B scratch a thread");
 }
 
 TEST(Describe, ForwardPlans) {
