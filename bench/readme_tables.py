@@ -44,6 +44,22 @@ def against_torch(name: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def training_sweep() -> str:
+    """How the time of masked training grows with the length."""
+    report = json.loads((RESULTS / "cpu" / "training_sweep.json").read_text(encoding="utf-8"))
+    lines = ["| mask | length | attended pairs a head | forward (ms) | ns a pair | backward (ms) | ns a pair |"]
+    lines.append("|---|---|---|---|---|---|---|")
+    for mask, rows in report["sweeps"].items():
+        for row in rows:
+            lines.append(
+                f"| {mask} | {row['length']} | {row['pairs']} | {row['forward_ms']:.1f} "
+                f"| {row['forward_ns_a_pair']:.2f} | {row['backward_ms']:.1f} | {row['backward_ns_a_pair']:.2f} |"
+            )
+    threads = f"{report['threads']} thread{'s' if report['threads'] > 1 else ''}"
+    lines += ["", f"{report['shape']}; {report['cpu']}, {threads}; {report['commit']}."]
+    return "\n".join(lines) + "\n"
+
+
 def host_overhead() -> str:
     """What a call costs before any work is done, on every machine that was measured."""
     parts = []
@@ -85,7 +101,8 @@ def main() -> int:
     readme = ROOT / "README.md"
     text = readme.read_text(encoding="utf-8")
     wanted = with_table(text, "cpu-results", f"{against_torch('against_torch')}\n{host_overhead()}")
-    wanted = with_table(wanted, "training-results", against_torch("training"))
+    wanted = with_table(wanted, "training-results", against_torch("training_against_torch"))
+    wanted = with_table(wanted, "training-sweep", training_sweep())
     wanted = with_table(wanted, "gpu-results", gpu())
     if sys.argv[1:] == ["--check"]:
         if text != wanted:
