@@ -116,6 +116,46 @@ def sparse_prefill_fwd(**kwargs: Any) -> Call:
     return Call("sparse_prefill_fwd", args, kwargs, names if kwargs.get("indexer_topk") else names[:3])
 
 
+# Two sequences of different lengths; the second one's keys reach further back than its queries.
+Q_ENDS, K_ENDS = i32(0, 90, 160), i32(0, 90, 190)
+LENGTHS = (Q_ENDS, K_ENDS, 90, 100, 0.07)
+
+
+def varlen_tensors(d_qk: int = 128, dtype: torch.dtype = torch.bfloat16) -> tuple[torch.Tensor, ...]:
+    """q, k and v with two query heads a KV head."""
+    shapes = [(160, HEADS, d_qk), (190, HEADS // 2, d_qk), (190, HEADS // 2, min(d_qk, 128))]
+    return tuple(fp32(*shape, seed=i).to(dtype) for i, shape in enumerate(shapes))
+
+
+def selection(*heads: int) -> torch.Tensor:
+    """Key blocks of 64 of five query blocks of 64, of which three belong to the first sequence."""
+    return torch.randint(-1, 3, (*heads, 5, 3), generator=generator(3), dtype=torch.int32)
+
+
+def dense_prefill_fwd(d_qk: int = 128, dtype: torch.dtype = torch.bfloat16, **kwargs: Any) -> Call:
+    args = (*varlen_tensors(d_qk, dtype), *LENGTHS)
+    return Call("dense_prefill_fwd", args, kwargs, ("out", "lse"))
+
+
+def block_sparse_prefill_fwd(q2k: torch.Tensor | None, **kwargs: Any) -> Call:
+    args = (*varlen_tensors(), q2k, *LENGTHS)
+    return Call("block_sparse_prefill_fwd", args, {"q_block": 64, "kv_block": 64, **kwargs}, ("out", "lse"))
+
+
+def backward(call: Call, **kwargs: Any) -> Call:
+    """The call of the backward operator for that of the forward one."""
+    q, k, v, *others = call.args
+    out, lse = call.run()[:2]
+    outputs = ("dq", "dk", "dv", "d_sink") if "sink_bias" in call.kwargs else ("dq", "dk", "dv")
+    d_out = fp32(*out.shape, seed=9).to(out.dtype)
+    op = call.op.replace("_fwd", "_bwd")
+    return Call(op, (d_out, q, k, v, out, lse, *others), {**call.kwargs, **kwargs}, outputs)
+
+
+def expand_block_selection(*heads: int) -> Call:
+    return Call("expand_block_selection", (selection(*heads), 3), {}, ("out",))
+
+
 def fused(op: str, keys: torch.Tensor, lists: torch.Tensor, outputs: tuple[str, ...], **kwargs: Any) -> Call:
     s_q = lists.shape[0]
     places = torch.arange(s_q, dtype=torch.int32)
@@ -185,6 +225,22 @@ CALLS: dict[str, Call] = {
     "sparse_prefill_fwd, bias and lengths": sparse_prefill_fwd(
         sink_bias=bf16(HEADS), topk_length=i32(0, 1, 3, 9, -1)
     ),
+    "dense_prefill_fwd": dense_prefill_fwd(),
+    "dense_prefill_fwd, all options": dense_prefill_fwd(
+        192, torch.float16, causal=True, window=[30, 0], sink_bias=fp32(HEADS)
+    ),
+    "dense_prefill_bwd": backward(dense_prefill_fwd(64)),
+    "dense_prefill_bwd, all options": backward(
+        dense_prefill_fwd(causal=True, window=[30, 0], sink_bias=bf16(HEADS)), deterministic=False
+    ),
+    "block_sparse_prefill_fwd": block_sparse_prefill_fwd(selection()),
+    "block_sparse_prefill_fwd, per head": block_sparse_prefill_fwd(
+        selection(HEADS), causal=False, window=[40, 3], sink_bias=bf16(HEADS)
+    ),
+    "block_sparse_prefill_bwd": backward(block_sparse_prefill_fwd(selection(), sink_bias=fp32(HEADS))),
+    "block_sparse_prefill_bwd, no selection": backward(block_sparse_prefill_fwd(None)),
+    "expand_block_selection": expand_block_selection(),
+    "expand_block_selection, per head": expand_block_selection(HEADS),
     "fused_prefill": fused_prefill(),
     "fused_prefill, norm and sink": fused_prefill(q_norm_eps=1e-6, attn_sink=fp32(HEADS)),
     "fused_decode": fused_decode(),
