@@ -43,6 +43,9 @@ _UNKNOWN_TYPE = "an unknown type"
 _NOT_SAVED = {"plan", "num_splits", "page"}
 _SAVED_AFTER_ALL = {("fused_decode_partials", "num_splits")}
 
+# Outputs that are there with one of the arguments alone.
+_OUTPUTS_WITH_OPTION = {"lse_indexer": "indexer_topk", "d_sink": "sink_bias"}
+
 
 class _Operator(NamedTuple):
     """What torch knows of an operator and of its overload that takes outputs."""
@@ -153,16 +156,17 @@ def _allocated_outputs(operator: _Operator, values: dict[str, Any]) -> dict[str,
         return {}
     default = getattr(torch.ops.tilewise, operator.name).default
     with FakeTensorMode() as mode:
-        fake = {k: mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for k, v in values.items()}
+        fake = [mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for v in values.values()]
         try:
-            results = default(**fake)
+            results = [look.new(fake[0]) for look in _ops.OUTPUTS[operator.name](*fake)]
         except Exception:
             return {}
-    results = results if isinstance(results, tuple) else (results,)
     names = [r.name for r in default._schema.returns]
     by_name = dict(zip(names, results, strict=True))
-    if not values.get("indexer_topk"):
-        by_name.pop("lse_indexer", None)
+    for name, option in _OUTPUTS_WITH_OPTION.items():
+        wanted = values.get(option)
+        if wanted is None or (not isinstance(wanted, torch.Tensor) and not wanted):
+            by_name.pop(name, None)
     return by_name
 
 

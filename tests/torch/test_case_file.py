@@ -86,6 +86,13 @@ def test_append_kv_replays(record: str | None, program: str, tmp_path: Path) -> 
     assert set(tensors_of(path)) == {"kv", "cache", "slots"}
 
 
+def test_invert_block_selection_replays(program: str, tmp_path: Path) -> None:
+    path = tmp_path / "call.safetensors"
+    save_case(path, "invert_block_selection", q2k=ops_calls.selection(), num_kv_blocks=3)
+    assert_replays(program, path, "invert_block_selection")
+    assert set(tensors_of(path)) == {"q2k", "row_ptr", "q_blocks"}
+
+
 def test_every_operator_is_covered() -> None:
     names = {
         schema.name.removeprefix("tilewise::")
