@@ -15,6 +15,10 @@
 #define SPARSE_PREFILL_FWD                                                                            \
   "Tensor q, Tensor kv, Tensor indices, float softmax_scale, int d_v=512, Tensor? topk_length=None, " \
   "Tensor? attn_sink=None, Tensor? sink_bias=None, int indexer_topk=0"
+#define SPARSE_PREFILL_BWD                                                                           \
+  "Tensor d_out, Tensor q, Tensor kv, Tensor out, Tensor lse, Tensor indices, float softmax_scale, " \
+  "int d_v=512, Tensor? topk_length=None, Tensor? sink_bias=None, bool kl_target=False, "            \
+  "bool deterministic=True"
 #define VARLEN_LENGTHS \
   "Tensor cu_seqlens_q, Tensor cu_seqlens_k, int max_seqlen_q, int max_seqlen_k, float softmax_scale"
 #define DENSE_PREFILL VARLEN_LENGTHS ", bool causal=False, int[2] window=[-1, -1], Tensor? sink_bias=None"
@@ -57,10 +61,13 @@ constexpr const char* kNative[] = {
     ") -> (Tensor out, Tensor max_logits, Tensor lse, Tensor lse_indexer)",
     "sparse_prefill_fwd.out(" SPARSE_PREFILL_FWD
     ", *, Tensor(a!) out, Tensor(b!) max_logits, Tensor(c!) lse, Tensor(d!)? lse_indexer=None) -> ()",
+    // d_sink and kl_target have no element where they are not wanted; the overload then wants them left out.
+    "sparse_prefill_bwd(" SPARSE_PREFILL_BWD ") -> (Tensor dq, Tensor dkv, Tensor d_sink, Tensor kl_target)",
+    "sparse_prefill_bwd.out(" SPARSE_PREFILL_BWD
+    ", *, Tensor(a!) dq, Tensor(b!) dkv, Tensor(c!)? d_sink=None, Tensor(d!)? kl_target_out=None) -> ()",
     "dense_prefill_fwd(Tensor q, Tensor k, Tensor v, " DENSE_PREFILL ") -> (Tensor out, Tensor lse)",
     "dense_prefill_fwd.out(Tensor q, Tensor k, Tensor v, " DENSE_PREFILL
     ", *, Tensor(a!) out, Tensor(b!) lse) -> ()",
-    // d_sink has no element where sink_bias is left out; the overload then wants it left out.
     "dense_prefill_bwd(" VARLEN_BACKWARD DENSE_PREFILL
     ", bool deterministic=True) -> (Tensor dq, Tensor dk, Tensor dv, Tensor d_sink)",
     "dense_prefill_bwd.out(" VARLEN_BACKWARD DENSE_PREFILL ", bool deterministic=True" VARLEN_GRADIENTS,

@@ -3,9 +3,11 @@
 #include <cstring>
 
 #include "core/check.h"
+#include "flashmla_names.h"
 #include "operator.h"
 #include "tilewise/ops/block_sparse_prefill.h"
 #include "tilewise/ops/dense_prefill.h"
+#include "tilewise/ops/sparse_prefill.h"
 
 namespace tilewise::bindings {
 namespace {
@@ -148,6 +150,62 @@ struct BlockSparsePrefillBwd : VarlenBackward {
   }
 };
 
+// ---- listed tokens ------------------------------------------------------------------------------
+
+/// The library writes kl_target where it is given; torch's callers say whether they want it as well, so that
+/// the output has another name.
+struct SparsePrefillBwdWithTarget : SparsePrefillBwdArgs {
+  bool wants_kl_target = false;
+};
+
+constexpr Rename kSparsePrefillBwdNames[] = {{"kl_target", "kl_target_out"}};
+
+void call(const SparsePrefillBwdWithTarget& args, DeviceId id) {
+  const SparsePrefillBwdArgs& plain = args;
+  renamed("sparse_prefill_bwd", kSparsePrefillBwdNames, [&] { bindings::call(plain, id); });
+}
+
+struct SparsePrefillBwd {
+  static constexpr const char* kName = "sparse_prefill_bwd";
+  using Args = SparsePrefillBwdWithTarget;
+
+  static void read(Inputs& in, Args& args) {
+    args.d_out = in.tensor("d_out");
+    args.q = in.tensor("q");
+    args.kv = in.tensor("kv");
+    args.out = in.tensor("out");
+    args.lse = in.tensor("lse");
+    args.indices = in.tensor("indices");
+    args.softmax_scale = in.number();
+    args.d_v = in.integer();
+    args.topk_length = in.optional_tensor("topk_length");
+    args.sink_bias = in.optional_tensor("sink_bias");
+    args.wants_kl_target = in.boolean();
+    args.deterministic = in.boolean();
+  }
+  static void take(Inputs& in, Args& args) {
+    args.dq = in.output("dq");
+    args.dkv = in.output("dkv");
+    args.d_sink = in.optional_output("d_sink");
+    args.kl_target = in.optional_output("kl_target_out");
+    if (args.wants_kl_target && !args.kl_target) {
+      in.refuse("kl_target_out", "given where kl_target is True", "nothing");
+    } else if (!args.wants_kl_target && args.kl_target) {
+      in.refuse("kl_target_out", "left out where kl_target is False", to_string(args.kl_target));
+    }
+  }
+  static void allocate(Outputs& outputs, Args& args) {
+    args.dq = allocate_3d(outputs, DType::kBF16, args.q, args.q);
+    args.dkv = allocate_3d(outputs, DType::kBF16, args.kv, args.kv);
+    args.d_sink = allocate_d_sink(outputs, args.q, args.sink_bias);
+    if (args.wants_kl_target) {
+      args.kl_target = outputs.empty(DType::kFP32, {size_or_zero(args.q, 0), size_or_zero(args.indices, 2)});
+    } else {
+      outputs.empty(DType::kFP32, {0});
+    }
+  }
+};
+
 // ---- selections ---------------------------------------------------------------------------------
 
 /// A selection is [rows, n] or [h_q, rows, n]: its dimension `dim` from the front of [rows, n].
@@ -209,7 +267,7 @@ void invert_functional(StableIValue* stack, uint64_t num_inputs, uint64_t) {
   Outputs scratch(in.device());
   args.row_ptr = allocate_row_ptr(outputs, args);
   args.q_blocks = scratch.empty(DType::kInt32, {args.q2k.numel()});
-  call(args, in.device());
+  bindings::call(args, in.device());
   const int64_t places = args.row_ptr.numel();
   const int64_t n = places == 0 ? 0 : args.row_ptr.data_as<const int32_t>()[places - 1];
   const TensorView q_blocks = outputs.empty(DType::kInt32, {n});
@@ -227,6 +285,7 @@ void implement_training(torch::stable::detail::StableLibrary& library) {
   implement<DensePrefillBwd>(library);
   implement<BlockSparsePrefillFwd>(library);
   implement<BlockSparsePrefillBwd>(library);
+  implement<SparsePrefillBwd>(library);
   implement<ExpandBlockSelection>(library);
   library.impl(InvertBlockSelection::kName, &invert_functional);
   implement_out<InvertBlockSelection>(library);

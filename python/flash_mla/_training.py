@@ -1,10 +1,11 @@
-"""Attention with gradients, as FlashMLA's callers call it: whole sequences, and selected blocks of keys.
+"""Training as FlashMLA's callers call it: whole sequences, selected blocks of keys, listed tokens' gradients.
 
 What each operator means: docs/operators.md. Everything is checked before anything is written.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import tilewise
@@ -338,3 +339,69 @@ def expand_block_selection(q2k_blocks: torch.Tensor, factor: int) -> torch.Tenso
     Source: docs/operators.md, section 6.
     """
     return tilewise.expand_block_selection(q2k_blocks, factor)
+
+
+# ---- listed tokens --------------------------------------------------------------------------------------
+
+
+@named_errors(
+    ("sparse_prefill_bwd",), {"softmax_scale": "sm_scale", "d_out": "do_grad", "out must": "o must"}
+)
+def flash_mla_sparse_bwd(
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    o: torch.Tensor,
+    do_grad: torch.Tensor,
+    indices: torch.Tensor,
+    lse: torch.Tensor,
+    dq_acc_workspace: torch.Tensor | None,
+    dkv_acc_workspace: torch.Tensor | None,
+    sm_scale: float,
+    d_v: int = 512,
+    fuse_reducesum: bool = True,
+    *,
+    topk_length: torch.Tensor | None = None,
+    sink_bias: torch.Tensor | None = None,
+    deterministic: bool = True,
+) -> tuple[torch.Tensor, ...]:
+    """The gradients of prefill over listed keys.
+
+    Args:
+        q: bfloat16 [s_q, h_q, d_qk], d_qk 576 or 512.
+        kv: bfloat16 [s_kv, 1, d_qk]; V is its first 512 columns.
+        o: bfloat16 [s_q, h_q, 512], the forward's output.
+        do_grad: bfloat16 [s_q, h_q, 512], its gradient.
+        indices: int32 [s_q, 1, topk]; entries outside 0 .. s_kv - 1 are skipped.
+        lse: float32 [s_q, h_q], logarithm to the base 2 (`flash_mla_sparse_fwd` gives the natural one), with
+            sink_bias in it. It is believed: an entry's weight is 2 ** (score / ln 2 - lse).
+        dq_acc_workspace, dkv_acc_workspace: float32 of at least q's and kv's elements, or None; unused.
+        sm_scale: factor of the scores.
+        d_v: 512.
+        fuse_reducesum: also return kl_target.
+        topk_length: int32 [s_q]: how many entries of a list count, from its front.
+        sink_bias: float32, bfloat16 or float16 [h_q], the score of a key without a value.
+        deterministic: False allows a kernel to add in any order; CPU kernels never do.
+
+    Returns:
+        dq, dkv as q and kv (the gradient of V is added into its first 512 columns); with fuse_reducesum
+        kl_target float32 [s_q, topk], the entries' weights summed over the heads, 0 where an entry is
+        skipped; with sink_bias d_sink [h_q] in its type.
+
+    Raises:
+        TypeError, ValueError: refused here. RuntimeError: refused by the operator.
+
+    Source: docs/operators.md, section 4.
+    """
+    workspaces = {"dq_acc_workspace": (dq_acc_workspace, q), "dkv_acc_workspace": (dkv_acc_workspace, kv)}
+    for name, (workspace, of) in workspaces.items():
+        if workspace is None or (workspace.dtype == torch.float32 and workspace.numel() >= of.numel()):
+            continue
+        raise ValueError(
+            f"flash_mla_sparse_bwd: {name} must be float32 of at least {of.numel()} elements, or None, "
+            f"got {describe(workspace)}"
+        )
+    # One of another type is the operator's to refuse.
+    natural_lse = lse * math.log(2) if lse.dtype == torch.float32 else lse
+    options = (sm_scale, d_v, topk_length, sink_bias, fuse_reducesum, deterministic)
+    dq, dkv, *others = tilewise.sparse_prefill_bwd(do_grad, q, kv, o, natural_lse, indices, *options)
+    return dq, dkv, *reversed(others)

@@ -22,6 +22,7 @@ from flash_mla._training import (  # noqa: F401 (FlashMLA has them here)
     flash_attn_varlen_func,
     flash_attn_varlen_kvpacked_func,
     flash_attn_varlen_qkvpacked_func,
+    flash_mla_sparse_bwd,
 )
 
 _HEAD_DIM_V = 512

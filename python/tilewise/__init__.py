@@ -17,6 +17,7 @@ from tilewise.training import (
     dense_prefill_fwd,
     expand_block_selection,
     invert_block_selection,
+    sparse_prefill_bwd,
 )
 from tilewise.weights import permute_q_b_proj, permute_wv_proj
 
@@ -45,6 +46,7 @@ __all__ = [
     "save_case",
     "set_num_threads",
     "sparse_decode",
+    "sparse_prefill_bwd",
     "sparse_prefill_fwd",
     "torch_ops",
 ]

@@ -64,6 +64,29 @@ def _block_sparse_backward(ctx: Any, d_out: Tensor, _d_lse: Tensor) -> tuple[Ten
     return dq, dk, dv, *others, None if sink_bias is None else d_sink
 
 
+def _save_sparse(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    q, kv, indices, softmax_scale, d_v, topk_length, attn_sink, sink_bias, _indexer_topk = inputs
+    if attn_sink is not None:
+        raise RuntimeError(
+            "sparse_prefill_fwd: attn_sink must be left out where gradients are wanted (sink_bias has them), "
+            f"got {str(attn_sink.dtype).removeprefix('torch.')} {list(attn_sink.shape)}"
+        )
+    out, _max_logits, lse, _lse_indexer = output
+    ctx.save_for_backward(q, kv, out, lse, indices, topk_length, sink_bias)
+    ctx.options = (softmax_scale, d_v)
+    ctx.mark_non_differentiable(*output[1:])
+
+
+def _sparse_backward(ctx: Any, d_out: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    *tensors, topk_length, sink_bias = ctx.saved_tensors
+    dq, dkv, d_sink, _kl_target = torch.ops.tilewise.sparse_prefill_bwd.default(
+        as_matrices(d_out), *tensors, *ctx.options, topk_length, sink_bias
+    )
+    d_bias = None if sink_bias is None else d_sink
+    # of indices, softmax_scale, d_v, topk_length, attn_sink; of indexer_topk
+    return dq, dkv, None, None, None, None, None, d_bias, None
+
+
 def _register(name: str, backward: Callable[..., Any], setup: Callable[..., None] | None = None) -> None:
     torch.library.register_autograd(f"tilewise::{name}", backward, setup_context=setup)
 
@@ -72,3 +95,5 @@ _register("dense_prefill_fwd", _dense_backward, _save_dense)
 _register("dense_prefill_bwd", _no_gradient("dense_prefill_bwd", "dq, dk, dv and d_sink"))
 _register("block_sparse_prefill_fwd", _block_sparse_backward, _save_block_sparse)
 _register("block_sparse_prefill_bwd", _no_gradient("block_sparse_prefill_bwd", "dq, dk, dv and d_sink"))
+_register("sparse_prefill_fwd", _sparse_backward, _save_sparse)
+_register("sparse_prefill_bwd", _no_gradient("sparse_prefill_bwd", "dq, dkv, d_sink and kl_target"))

@@ -71,7 +71,8 @@ class Operator:
 
         Returns:
             Without outputs of the caller's what the functional operator returns; else a tuple of the same
-            outputs as far as `given` goes, where those that were given are the same objects.
+            outputs as far as `given` goes, where those that were given are the same objects. What the call
+            does not ask for is None there, and without elements from the functional operator.
         """
         if torch.is_grad_enabled() and (
             _any_requires_grad(tuple(args[i] for i in self._tensors)) or _any_requires_grad(given)
@@ -118,5 +119,6 @@ class Operator:
             raise TypeError(f"{self._name}: {self._inputs[0]} must be a tensor, got {kind}")
         looks = self._looks(*args)
         return tuple(
-            look.new(like) if output is None else output for look, output in zip(looks, results, strict=False)
+            look.new(like) if output is None and look.asked_for else output
+            for look, output in zip(looks, results, strict=False)
         )

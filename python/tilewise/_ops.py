@@ -80,11 +80,15 @@ def operator_names() -> list[str]:
 
 
 class Look(NamedTuple):
-    """Type, shape and strides of an output; row-major without strides."""
+    """Type, shape and strides of an output; row-major without strides.
+
+    One that the call does not ask for has no element; the overload `out` then wants it left out.
+    """
 
     dtype: torch.dtype
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None = None
+    asked_for: bool = True
 
     def new(self, like: torch.Tensor) -> torch.Tensor:
         """An output on the device of `like`, with any contents."""
@@ -100,6 +104,10 @@ def _sizes(tensor: torch.Tensor, n: int) -> tuple[int, ...]:
 
 def _f32(*shape: int) -> Look:
     return Look(torch.float32, shape)
+
+
+def _f32_where(asked_for: bool, *shape: int) -> Look:
+    return _f32(*shape) if asked_for else Look(torch.float32, (0,), asked_for=False)
 
 
 def _channels_of_group(h_q: int, n_groups: int) -> int:
@@ -147,8 +155,7 @@ def _sparse_prefill_fwd(
 ):
     s_q, h_q = _sizes(q, 2)
     out = Look(torch.bfloat16, (s_q, h_q, min(max(d_v, 0), _HEAD_SIZE)))
-    lse_indexer = _f32(s_q, h_q) if indexer_topk != 0 else _f32(0)
-    return out, _f32(s_q, h_q), _f32(s_q, h_q), lse_indexer
+    return out, _f32(s_q, h_q), _f32(s_q, h_q), _f32_where(indexer_topk != 0, s_q, h_q)
 
 
 def _matrix(q: torch.Tensor, *shape: int) -> Look:
@@ -158,7 +165,7 @@ def _matrix(q: torch.Tensor, *shape: int) -> Look:
 
 def _d_sink(q: torch.Tensor, sink_bias: torch.Tensor | None) -> Look:
     if sink_bias is None:
-        return _f32(0)
+        return _f32_where(False)
     narrow = sink_bias.dtype in (torch.bfloat16, torch.float16)
     return Look(sink_bias.dtype if narrow else torch.float32, _sizes(q, 2)[1:])
 
@@ -213,6 +220,24 @@ def _block_sparse_prefill_bwd(
     deterministic=True,
 ):
     return _varlen_gradients(q, k, v, sink_bias)
+
+
+def _sparse_prefill_bwd(
+    d_out,
+    q,
+    kv,
+    out,
+    lse,
+    indices,
+    softmax_scale,
+    d_v=_HEAD_SIZE,
+    topk_length=None,
+    sink_bias=None,
+    kl_target=False,
+    deterministic=True,
+):
+    dq, dkv = (Look(torch.bfloat16, _sizes(x, 3)) for x in (q, kv))
+    return dq, dkv, _d_sink(q, sink_bias), _f32_where(kl_target, _sizes(q, 1)[0], _sizes(indices, 3)[2])
 
 
 def _expand_block_selection(q2k, factor):
@@ -286,6 +311,7 @@ OUTPUTS: dict[str, Callable[..., tuple[Look, ...]]] = {
     "dense_decode": _dense_decode,
     "sparse_decode": _sparse_decode,
     "sparse_prefill_fwd": _sparse_prefill_fwd,
+    "sparse_prefill_bwd": _sparse_prefill_bwd,
     "dense_prefill_fwd": _varlen_fwd,
     "dense_prefill_bwd": _dense_prefill_bwd,
     "block_sparse_prefill_fwd": _varlen_fwd,

@@ -39,12 +39,14 @@ _STORED_TYPES = {
 _UNKNOWN_TYPE = "an unknown type"
 
 # Arguments of torch's operators that are no part of the call: plans are made again, the number of splits
-# changes no result (but that of the partial ones), and the page size shows in the output.
-_NOT_SAVED = {"plan", "num_splits", "page"}
+# changes no result (but that of the partial ones), the page size and kl_target show in the outputs.
+_NOT_SAVED = {"plan", "num_splits", "page", "kl_target"}
 _SAVED_AFTER_ALL = {("fused_decode_partials", "num_splits")}
 
 # Outputs that are there with one of the arguments alone.
-_OUTPUTS_WITH_OPTION = {"lse_indexer": "indexer_topk", "d_sink": "sink_bias"}
+_OUTPUTS_WITH_OPTION = {"lse_indexer": "indexer_topk", "d_sink": "sink_bias", "kl_target": "kl_target"}
+# What the library calls outputs of another name.
+_NAMES_IN_FILE = {"kl_target_out": "kl_target"}
 
 
 class _Operator(NamedTuple):
@@ -206,7 +208,13 @@ def _split(operator: _Operator, given: dict[str, Any]) -> tuple[dict[str, Any], 
         elif value is not None:
             tensors.append(_Tensor(name, value, stored=True))
     outputs = _allocated_outputs(operator, values)
-    outputs.update({a.name: given[a.name] for a in operator.outputs if given.get(a.name) is not None})
+    outputs.update(
+        {
+            _NAMES_IN_FILE.get(a.name, a.name): given[a.name]
+            for a in operator.outputs
+            if given.get(a.name) is not None
+        }
+    )
     tensors += [_Tensor(name, value, stored=False) for name, value in outputs.items()]
     return options, tensors
 

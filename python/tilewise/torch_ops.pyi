@@ -792,6 +792,60 @@ class _SparseDecode:
 
 sparse_decode: _SparseDecode
 
+class _SparsePrefillBwd:
+    def __call__(
+        self,
+        d_out: Tensor,
+        q: Tensor,
+        kv: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        indices: Tensor,
+        softmax_scale: float,
+        d_v: int = 512,
+        topk_length: Tensor | None = None,
+        sink_bias: Tensor | None = None,
+        kl_target: bool = False,
+        deterministic: bool = True,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+    def default(
+        self,
+        d_out: Tensor,
+        q: Tensor,
+        kv: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        indices: Tensor,
+        softmax_scale: float,
+        d_v: int = 512,
+        topk_length: Tensor | None = None,
+        sink_bias: Tensor | None = None,
+        kl_target: bool = False,
+        deterministic: bool = True,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+    def out(
+        self,
+        d_out: Tensor,
+        q: Tensor,
+        kv: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        indices: Tensor,
+        softmax_scale: float,
+        d_v: int = 512,
+        topk_length: Tensor | None = None,
+        sink_bias: Tensor | None = None,
+        kl_target: bool = False,
+        deterministic: bool = True,
+        *,
+        dq: Tensor,
+        dkv: Tensor,
+        d_sink: Tensor | None = None,
+        kl_target_out: Tensor | None = None,
+    ) -> None: ...
+
+sparse_prefill_bwd: _SparsePrefillBwd
+
 class _SparsePrefillFwd:
     def __call__(
         self,

@@ -1,4 +1,5 @@
-"""Attention of whole sequences to themselves, with gradients, and the selections of its block-sparse form.
+"""Attention of whole sequences to themselves, with gradients, and the selections of its block-sparse form;
+the gradients of attention to listed tokens.
 
 The forward operators are differentiable: autograd calls the backward ones, under torch.compile too. lse has
 no gradient, and gradients have none. Outputs may be the caller's own tensors, which are then returned
@@ -19,6 +20,7 @@ _DENSE_FWD = Operator("dense_prefill_fwd", _DIFFERENTIABLE)
 _DENSE_BWD = Operator("dense_prefill_bwd")
 _BLOCK_SPARSE_FWD = Operator("block_sparse_prefill_fwd", _DIFFERENTIABLE)
 _BLOCK_SPARSE_BWD = Operator("block_sparse_prefill_bwd")
+_SPARSE_BWD = Operator("sparse_prefill_bwd")
 _EXPAND = Operator("expand_block_selection")
 _INVERT = Operator("invert_block_selection")
 
@@ -121,9 +123,8 @@ def _gradients(
     given: tuple[Tensor | None, ...],
 ) -> tuple[Tensor, ...]:
     """The call of a backward operator, with d_sink as the last output."""
-    if sink_bias is None and given[-1] is None:
-        return operator.call(args, given[:-1])[: len(given) - 1]
-    return operator.call(args, given)
+    results = operator.call(args, given)
+    return results if sink_bias is not None else results[:-1]
 
 
 def block_sparse_prefill_fwd(
@@ -213,6 +214,52 @@ def block_sparse_prefill_bwd(
     options = (q_block, kv_block, causal, window, sink_bias, deterministic)
     args = (d_out, q, k, v, out, lse, q2k, *lengths, *options)
     return _gradients(_BLOCK_SPARSE_BWD, args, sink_bias, (dq, dk, dv, d_sink))
+
+
+def sparse_prefill_bwd(
+    d_out: Tensor,
+    q: Tensor,
+    kv: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    indices: Tensor,
+    softmax_scale: float,
+    d_v: int = 512,
+    topk_length: Tensor | None = None,
+    sink_bias: Tensor | None = None,
+    kl_target: bool = False,
+    deterministic: bool = True,
+    *,
+    dq: Tensor | None = None,
+    dkv: Tensor | None = None,
+    d_sink: Tensor | None = None,
+    kl_target_out: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """The gradients of sparse_prefill_fwd (docs/operators.md, section 4).
+
+    Args:
+        d_out: [s_q, h_q, d_v] bfloat16, the gradient of out.
+        q, kv, indices, softmax_scale, d_v, topk_length, sink_bias: as in sparse_prefill_fwd.
+        out, lse: what it returned. lse is believed: an entry's weight is exp(score - lse).
+        kl_target: also return the weights that the entries have, summed over the heads.
+        deterministic: False allows a kernel to add in any order; CPU kernels never do.
+        dq, dkv: as q and kv.
+        d_sink: [h_q] in the type of sink_bias; with a sink_bias alone.
+        kl_target_out: [s_q, topk] float32; with kl_target alone.
+
+    Returns:
+        dq, dkv (the gradient of V is added into its first d_v columns), then d_sink where sink_bias is given,
+        then kl_target where that is True. Rows that no entry names have a gradient of 0, entries that name no
+        row a kl_target of 0.
+
+    Raises:
+        RuntimeError: an argument is not as above, or requires grad. Nothing has been written then.
+    """
+    options = (softmax_scale, d_v, topk_length, sink_bias, kl_target, deterministic)
+    args = (d_out, q, kv, out, lse, indices, *options)
+    results = _SPARSE_BWD.call(args, (dq, dkv, d_sink, kl_target_out))
+    asked_for = (True, True, sink_bias is not None, kl_target)
+    return tuple(result for result, asked in zip(results, asked_for, strict=True) if asked)
 
 
 def expand_block_selection(q2k: Tensor, factor: int, *, out: Tensor | None = None) -> Tensor:

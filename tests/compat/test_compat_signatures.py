@@ -55,6 +55,10 @@ SIGNATURES: dict[Any, str] = {
         "q, k, v, o, do_grad, lse, q2k_blocks, sm_scale, window_size=-1, kv_block_size=128, "
         "q_block_size=64, attn_sink=None, *, deterministic=True"
     ),
+    flash_mla.flash_mla_sparse_bwd: (
+        "q, kv, o, do_grad, indices, lse, dq_acc_workspace, dkv_acc_workspace, sm_scale, d_v=512, "
+        "fuse_reducesum=True, *, topk_length=None, sink_bias=None, deterministic=True"
+    ),
     flash_mla.expand_block_selection: "q2k_blocks, factor",
     fused.prefill: SETTINGS
     + "q, kv, indices, sm_scale, d_v=512, attn_sink=None, topk_length=None, out=None, *, out_fp8=None, "

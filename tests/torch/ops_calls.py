@@ -142,6 +142,21 @@ def block_sparse_prefill_fwd(q2k: torch.Tensor | None, **kwargs: Any) -> Call:
     return Call("block_sparse_prefill_fwd", args, {"q_block": 64, "kv_block": 64, **kwargs}, ("out", "lse"))
 
 
+def token_backward(call: Call, **kwargs: Any) -> Call:
+    """The call of sparse_prefill_bwd for that of sparse_prefill_fwd."""
+    q, kv, lists, scale = call.args
+    out, _, lse, _ = call.run()
+    options = {name: value for name, value in call.kwargs.items() if name in ("topk_length", "sink_bias")}
+    args = (bf16(*out.shape, seed=9), q, kv, out, lse, lists, scale)
+    more = ("d_sink",) * ("sink_bias" in options) + ("kl_target_out",) * kwargs.get("kl_target", False)
+    return Call("sparse_prefill_bwd", args, {**options, **kwargs}, ("dq", "dkv", *more))
+
+
+def sparse_prefill_bwd(sink_bias: torch.Tensor | None = None, **kwargs: Any) -> Call:
+    options = {} if sink_bias is None else {"sink_bias": sink_bias}
+    return token_backward(sparse_prefill_fwd(topk_length=i32(2, 6, 0, 9, 5), **options), **kwargs)
+
+
 def backward(call: Call, **kwargs: Any) -> Call:
     """The call of the backward operator for that of the forward one."""
     q, k, v, *others = call.args
@@ -225,6 +240,9 @@ CALLS: dict[str, Call] = {
     "sparse_prefill_fwd, bias and lengths": sparse_prefill_fwd(
         sink_bias=bf16(HEADS), topk_length=i32(0, 1, 3, 9, -1)
     ),
+    "sparse_prefill_bwd": sparse_prefill_bwd(),
+    "sparse_prefill_bwd, sink": sparse_prefill_bwd(bf16(HEADS)),
+    "sparse_prefill_bwd, all options": sparse_prefill_bwd(fp32(HEADS), kl_target=True, deterministic=False),
     "dense_prefill_fwd": dense_prefill_fwd(),
     "dense_prefill_fwd, all options": dense_prefill_fwd(
         192, torch.float16, causal=True, window=[30, 0], sink_bias=fp32(HEADS)

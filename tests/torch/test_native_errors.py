@@ -344,7 +344,7 @@ def requiring_grad(tensor: torch.Tensor) -> torch.Tensor:
 
 
 # Operators with gradients, and of what; test_training_autograd.py has what these refuse.
-DIFFERENTIABLE = {"dense_prefill_fwd", "block_sparse_prefill_fwd"}
+DIFFERENTIABLE = {"dense_prefill_fwd", "block_sparse_prefill_fwd", "sparse_prefill_fwd"}
 
 
 @pytest.mark.parametrize(

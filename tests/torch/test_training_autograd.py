@@ -23,6 +23,8 @@ from ops_calls import (
     nothing_written,
     ops,
     selection,
+    sparse_prefill_fwd,
+    token_backward,
 )
 from torch import Tensor
 
@@ -33,6 +35,8 @@ FORWARD: dict[str, Call] = {
     "dense, sink": dense_prefill_fwd(window=[20, 3], sink_bias=fp32(HEADS)),
     "block-sparse": block_sparse_prefill_fwd(selection()),
     "block-sparse, sink": block_sparse_prefill_fwd(selection(HEADS), sink_bias=bf16(HEADS)),
+    "tokens": sparse_prefill_fwd(topk_length=i32(2, 6, 0, 9, 5)),
+    "tokens, sink and indexer": sparse_prefill_fwd(indexer_topk=3, sink_bias=bf16(HEADS)),
 }
 each_forward = pytest.mark.parametrize("call", FORWARD.values(), ids=FORWARD.keys())
 DIFFERENTIABLE = ("q", "k", "v", "kv", "sink_bias")
@@ -61,12 +65,16 @@ def function_of(call: Call) -> Callable[..., tuple[Tensor, ...]]:
 
 def expected_gradients(call: Call) -> dict[str, Tensor]:
     """By the names of what they are gradients of."""
-    back = backward(call)
+    back = backward_of(call)
     return dict(zip(differentiable(call), back.run_native(), strict=True))
 
 
 def d_out_of(call: Call) -> Tensor:
-    return backward(call).args[0]
+    return backward_of(call).args[0]
+
+
+def backward_of(call: Call) -> Call:
+    return token_backward(call) if call.op == "sparse_prefill_fwd" else backward(call)
 
 
 # ---- which gradients there are ------------------------------------------------------------------------
@@ -170,7 +178,7 @@ def test_double_backward_is_refused(call: Call) -> None:
     out, *_ = function_of(call)(**changed)
     first = torch.autograd.grad(out.float().square().sum(), leaves, create_graph=True)
     assert all(gradient.requires_grad for gradient in first)
-    back = backward(call)
+    back = backward_of(call)
     text = (
         f"{back.op}: {REFUSED_TWICE[back.op]} must not be differentiated, they have no gradients of their own"
     )
@@ -181,6 +189,7 @@ def test_double_backward_is_refused(call: Call) -> None:
 REFUSED_TWICE = {
     "dense_prefill_bwd": "dq, dk, dv and d_sink",
     "block_sparse_prefill_bwd": "dq, dk, dv and d_sink",
+    "sparse_prefill_bwd": "dq, dkv, d_sink and kl_target",
 }
 
 
@@ -202,7 +211,7 @@ def test_outputs_of_the_callers_are_refused_where_gradients_are_wanted(call: Cal
 
 @each_forward
 def test_backward_functions_are_not_differentiable(call: Call) -> None:
-    back = backward(call)
+    back = backward_of(call)
     values = arguments(back)
     for name, value in values.items():
         if isinstance(value, Tensor) and value.is_floating_point():
@@ -212,30 +221,58 @@ def test_backward_functions_are_not_differentiable(call: Call) -> None:
             )
 
 
+def test_a_sink_without_a_gradient_is_refused_where_gradients_are_wanted() -> None:
+    call = sparse_prefill_fwd(attn_sink=fp32(HEADS))
+    for wanted in ("q", "kv"):
+        changed, _ = with_leaves(call, wanted)
+        assert refusal(lambda changed=changed: tilewise.sparse_prefill_fwd(**changed)) == (
+            f"sparse_prefill_fwd: attn_sink must be left out where {wanted} requires grad, got float32 [4]"
+        )
+        assert refusal(lambda changed=changed: call.functional(**changed)) == (
+            "sparse_prefill_fwd: attn_sink must be left out where gradients are wanted (sink_bias has them), "
+            "got float32 [4]"
+        )
+    changed, _ = with_leaves(call, "attn_sink")
+    assert refusal(lambda: tilewise.sparse_prefill_fwd(**changed)) == (
+        f"sparse_prefill_fwd: attn_sink must not require grad, only q, kv and sink_bias may: {ADVICE}"
+    )
+    with torch.no_grad():
+        assert_same_bits(tilewise.sparse_prefill_fwd(**changed), call.run_native())
+
+
 # ---- torch.compile ----------------------------------------------------------------------------------------
 
 WIDTH = 64
 
 
 class Layer(torch.nn.Module):
-    """Projections around attention: dense, and to selected blocks."""
+    """Projections around attention: dense, to selected blocks, and to listed tokens.
+
+    Where gradients or outputs meet, two of them are added and nothing is done with the sum: a compiled
+    program rounds fewer intermediate results.
+    """
+
+    COLUMNS = (3 * HEADS * 128, (HEADS + 1) * 512)
 
     def __init__(self) -> None:
         super().__init__()
-        columns = 2 * HEADS * 128 + HEADS * 128
-        self.qkv_proj = torch.nn.Linear(WIDTH, columns, bias=False, dtype=torch.bfloat16)
-        self.out_proj = torch.nn.Linear(HEADS * 128, WIDTH, bias=False, dtype=torch.bfloat16)
+        self.in_proj = torch.nn.Linear(WIDTH, sum(self.COLUMNS), bias=False, dtype=torch.bfloat16)
+        self.out_proj = torch.nn.Linear(HEADS * (128 + 512), WIDTH, bias=False, dtype=torch.bfloat16)
         for i, weight in enumerate(self.parameters()):
             weight.data = bf16(*weight.shape, seed=i) / 8
         self.sink = torch.nn.Parameter(fp32(HEADS))
 
-    def forward(self, x: Tensor, ends: Tensor, lists: Tensor) -> Tensor:
+    def forward(self, x: Tensor, ends: Tensor, lists: Tensor) -> tuple[Tensor, Tensor]:
         n = x.shape[0]
-        q, k, v = self.qkv_proj(x).view(n, 3, HEADS, 128).unbind(1)
+        whole, latent = self.in_proj(x).split(self.COLUMNS, dim=1)
+        q, k, v = whole.unflatten(1, (3, HEADS, 128)).unbind(1)
         lengths = (ends, ends, n, n, 128**-0.5)
         dense, lse = tilewise.dense_prefill_fwd(q, k, v, *lengths, causal=True, sink_bias=self.sink)
         blocks, _ = tilewise.block_sparse_prefill_fwd(q, k, v, lists, *lengths, 64, 64)
-        return self.out_proj((dense + blocks).flatten(1)), lse
+        q, kv = latent.unflatten(1, (HEADS + 1, 512)).split([HEADS, 1], dim=1)
+        entries = lists[:1, None].expand(n, 1, -1)
+        tokens, *_ = tilewise.sparse_prefill_fwd(q, kv, entries, 0.05, sink_bias=self.sink)
+        return self.out_proj(torch.cat([dense + blocks, tokens], -1).flatten(1)), lse
 
 
 def run_layer(layer: Any, module: Layer, n: int) -> tuple[Tensor, ...]:
@@ -291,4 +328,5 @@ def test_exported_layer_gives_equal_bits() -> None:
         program = torch.export.export(module, inputs)
         assert_same_bits(program.module()(*inputs), module(*inputs))
     called = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
-    assert {"tilewise.dense_prefill_fwd.default", "tilewise.block_sparse_prefill_fwd.default"} <= called
+    names = ("dense_prefill_fwd", "block_sparse_prefill_fwd", "sparse_prefill_fwd")
+    assert {f"tilewise.{name}.default" for name in names} <= called

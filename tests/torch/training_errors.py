@@ -17,6 +17,7 @@ from ops_calls import (
     fp32,
     i32,
     selection,
+    sparse_prefill_bwd,
 )
 
 dense, dense_sink = dense_prefill_fwd(), dense_prefill_fwd(sink_bias=bf16(HEADS))
@@ -24,6 +25,7 @@ dense_bwd, dense_sink_bwd = backward(dense), backward(dense_sink)
 blocks = block_sparse_prefill_fwd(selection())
 blocks_bwd = backward(blocks)
 expand = expand_block_selection()
+tokens, tokens_target = sparse_prefill_bwd(), sparse_prefill_bwd(fp32(HEADS), kl_target=True)
 
 
 def invert(**changes: Any) -> Callable[[], Any]:
@@ -122,7 +124,7 @@ TRAINING_ERRORS: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         blocks_bwd.changed(q2k=i32(1, 2)),
-        "block_sparse_prefill_bwd: q2k must be int32 [rows, n], got int32 [2]",
+        "block_sparse_prefill_bwd: q2k must be int32 [4, rows, n], got int32 [2]",
     ),
     (
         blocks_bwd.changed(out=blocks_bwd.args[4].half()),
@@ -131,6 +133,41 @@ TRAINING_ERRORS: list[tuple[Callable[[], Any], str]] = [
     (
         blocks_bwd.changed(kv_block=0),
         "block_sparse_prefill_bwd: kv_block must be 64 or 128, got 0",
+    ),
+    (
+        tokens.changed(d_out=fp32(5, HEADS, 512)),
+        "sparse_prefill_bwd: d_out must be bfloat16 [5, 4, 512], got float32 [5, 4, 512]",
+    ),
+    (
+        tokens.changed(out=bf16(5, HEADS, 576)),
+        "sparse_prefill_bwd: out must be bfloat16 [5, 4, 512], got bfloat16 [5, 4, 576]",
+    ),
+    (tokens.changed(lse=fp32(5)), "sparse_prefill_bwd: lse must be float32 [5, 4], got float32 [5]"),
+    (
+        tokens.changed(kv=bf16(9, 1, 512)),
+        "sparse_prefill_bwd: kv must be bfloat16 [s_kv, 1, 576], got bfloat16 [9, 1, 512]",
+    ),
+    (
+        tokens.changed(dkv=bf16(8, 1, 576)),
+        "sparse_prefill_bwd: dkv must be bfloat16 [9, 1, 576], got bfloat16 [8, 1, 576]",
+    ),
+    (
+        tokens.changed(d_sink=fp32(HEADS)),
+        "sparse_prefill_bwd: d_sink must be left out without sink_bias, got float32 [4]",
+    ),
+    (
+        tokens.changed(kl_target_out=fp32(5, 6)),
+        "sparse_prefill_bwd: kl_target_out must be left out where kl_target is False, got float32 [5, 6]",
+    ),
+    (
+        tokens_target.changed(kl_target_out=fp32(6, 5)),
+        "sparse_prefill_bwd: kl_target_out must be float32 [5, 6], got float32 [6, 5]",
+    ),
+    (
+        lambda: torch.ops.tilewise.sparse_prefill_bwd.out(
+            *tokens.args, kl_target=True, dq=bf16(5, HEADS, 576), dkv=bf16(9, 1, 576)
+        ),
+        "sparse_prefill_bwd: kl_target_out must be given where kl_target is True, got nothing",
     ),
     (expand.changed(factor=0), "expand_block_selection: factor must be 1 to 429496729, got 0"),
     (
@@ -147,7 +184,7 @@ TRAINING_ERRORS: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         invert(q2k=i32(1, 2)),
-        "invert_block_selection: q2k must be int32 [rows, n], got int32 [2]",
+        "invert_block_selection: q2k must be int32 [h_q, rows, n], got int32 [2]",
     ),
     (
         invert(row_ptr=i32(0, 0, 0)),
