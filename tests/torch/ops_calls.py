@@ -227,7 +227,7 @@ def permute_wv_proj() -> Call:
     return Call("permute_wv_proj", (fp8(2, 3, 1024), scales, 2, 512), {}, outputs, outputs)
 
 
-CALLS: dict[str, Call] = {
+SERVING_CALLS: dict[str, Call] = {
     "dense_decode": dense_decode(),
     "dense_decode, all options": dense_decode(
         causal=True, window=[2, 0], attn_sink=fp32(HEADS), batch_invariant=True
@@ -240,6 +240,22 @@ CALLS: dict[str, Call] = {
     "sparse_prefill_fwd, bias and lengths": sparse_prefill_fwd(
         sink_bias=bf16(HEADS), topk_length=i32(0, 1, 3, 9, -1)
     ),
+    "fused_prefill": fused_prefill(),
+    "fused_prefill, norm and sink": fused_prefill(q_norm_eps=1e-6, attn_sink=fp32(HEADS)),
+    "fused_decode": fused_decode(),
+    "fused_decode, splits": fused_decode(num_splits=3, attn_sink=fp32(HEADS)),
+    "fused_decode_partials": fused_decode_partials(),
+    "fused_decode_partials, splits": fused_decode_partials(num_splits=3, record="v4_fp8"),
+    "combine_partials": combine_partials(),
+    "combine_partials, bfloat16 base 2": combine_partials(torch.bfloat16, base2=True, attn_sink=fp32(HEADS)),
+    "combine_partials_fused": combine_partials_fused(),
+    **{f"quantize_kv, {record}": quantize_kv(record) for record in _ops.record_names()},
+    **{f"dequantize_kv, {record}": dequantize_kv(record) for record in _ops.record_names()},
+    "permute_q_b_proj": permute_q_b_proj(),
+    "permute_wv_proj": permute_wv_proj(),
+}
+# Operators without GPU kernels.
+TRAINING_CALLS: dict[str, Call] = {
     "sparse_prefill_bwd": sparse_prefill_bwd(),
     "sparse_prefill_bwd, sink": sparse_prefill_bwd(bf16(HEADS)),
     "sparse_prefill_bwd, all options": sparse_prefill_bwd(fp32(HEADS), kl_target=True, deterministic=False),
@@ -259,21 +275,10 @@ CALLS: dict[str, Call] = {
     "block_sparse_prefill_bwd, no selection": backward(block_sparse_prefill_fwd(None)),
     "expand_block_selection": expand_block_selection(),
     "expand_block_selection, per head": expand_block_selection(HEADS),
-    "fused_prefill": fused_prefill(),
-    "fused_prefill, norm and sink": fused_prefill(q_norm_eps=1e-6, attn_sink=fp32(HEADS)),
-    "fused_decode": fused_decode(),
-    "fused_decode, splits": fused_decode(num_splits=3, attn_sink=fp32(HEADS)),
-    "fused_decode_partials": fused_decode_partials(),
-    "fused_decode_partials, splits": fused_decode_partials(num_splits=3, record="v4_fp8"),
-    "combine_partials": combine_partials(),
-    "combine_partials, bfloat16 base 2": combine_partials(torch.bfloat16, base2=True, attn_sink=fp32(HEADS)),
-    "combine_partials_fused": combine_partials_fused(),
-    **{f"quantize_kv, {record}": quantize_kv(record) for record in _ops.record_names()},
-    **{f"dequantize_kv, {record}": dequantize_kv(record) for record in _ops.record_names()},
-    "permute_q_b_proj": permute_q_b_proj(),
-    "permute_wv_proj": permute_wv_proj(),
 }
+CALLS = SERVING_CALLS | TRAINING_CALLS
 each_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+each_serving_call = pytest.mark.parametrize("call", SERVING_CALLS.values(), ids=SERVING_CALLS.keys())
 
 
 def kernel_names(op: str) -> list[str]:
