@@ -57,6 +57,33 @@ def check_flash_mla(
     check("tilewise.sparse_decode", out, row, 2**-7)
 
 
+def check_training(v: torch.Tensor) -> None:
+    """All values of a call are one row: attention gives it back, and no score matters to the loss."""
+    ends, ones = (
+        torch.tensor([0, ROWS], dtype=torch.int32),
+        torch.ones(ROWS, HEADS, 128, dtype=torch.bfloat16),
+    )
+    q, k = torch.randn(2, ROWS, HEADS, 192).to(torch.bfloat16)
+    values = v[:128].expand(ROWS, HEADS, 128).contiguous()
+    lengths = (ends, ends, ROWS, ROWS, 0.05)
+    block = call("expand_block_selection", torch.zeros(1, 1, dtype=torch.int32), 1)
+    row_ptr, q_blocks = call("invert_block_selection", block, 1)
+    check("invert_block_selection", row_ptr, torch.tensor([0, 1]))
+    check("invert_block_selection", q_blocks, torch.tensor([0]))
+    for name, lists in (("dense_prefill", ()), ("block_sparse_prefill", (block,))):
+        out, lse = call(f"{name}_fwd", q, k, values, *lists, *lengths)
+        check(f"{name}_fwd", out, v[:128], 2**-7)
+        dq, dk, dv, _ = call(f"{name}_bwd", ones, q, k, values, out, lse, *lists, *lengths)
+        check(f"{name}_bwd", dq, torch.zeros(1), 2**-4)
+        check(f"{name}_bwd", dk, torch.zeros(1), 2**-4)
+        check(f"{name}_bwd", dv.float().sum(0), torch.full((1,), float(ROWS)), 2**-2)
+
+    leaf = q.clone().requires_grad_()
+    out, _ = flash_mla.flash_attn_varlen_func(leaf, k, values, *lengths[:4], causal=True)
+    out.sum().backward()
+    check("flash_attn_varlen_func", leaf.grad, torch.zeros(1), 2**-4)
+
+
 def main() -> None:
     v = torch.linspace(-1, 1, 512).to(torch.bfloat16)
     rows = v.expand(ROWS, 512).contiguous()
@@ -77,8 +104,13 @@ def main() -> None:
     check("dense_decode", out, v, 2**-7)
     out, _ = call("sparse_decode", q[None], pages, lists[None], 0.05)
     check("sparse_decode", out, row, 2**-7)
-    out, *_ = call("sparse_prefill_fwd", q, rows[:, None], lists[:, None], 0.05)
+    out, _, lse, _ = call("sparse_prefill_fwd", q, rows[:, None], lists[:, None], 0.05)
     check("sparse_prefill_fwd", out, v, 2**-7)
+    ones = torch.ones_like(out)
+    dq, dkv, *_ = call("sparse_prefill_bwd", ones, q, rows[:, None], out, lse, lists[:, None], 0.05)
+    check("sparse_prefill_bwd", dq, torch.zeros(1), 2**-4)
+    check("sparse_prefill_bwd", dkv.float().sum(0), torch.full((1,), float(TOKENS * HEADS)), 2**-2)
+    check_training(v)
 
     places = torch.arange(TOKENS, dtype=torch.int32)
     still = torch.cat([torch.ones(TOKENS, 32), torch.zeros(TOKENS, 32)], dim=1)

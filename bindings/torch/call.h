@@ -42,12 +42,14 @@ void call(const Args& args, DeviceId id) {
   call_cached(args, device_for(id), workspace, scope.stream());
 }
 
-// The weight permutations need neither plan nor workspace.
+// These need neither plan nor workspace.
 inline void call(const PermuteQBProjArgs& args, DeviceId id) {
   permute_q_b_proj(args, DeviceScope(id).stream());
 }
 inline void call(const PermuteWvProjArgs& args, DeviceId id) {
   permute_wv_proj(args, DeviceScope(id).stream());
 }
+inline void call(const ExpandBlockSelectionArgs& args, DeviceId) { expand_block_selection(args); }
+inline void call(const InvertBlockSelectionArgs& args, DeviceId) { invert_block_selection(args); }
 
 }  // namespace tilewise::bindings

@@ -237,6 +237,61 @@ void sparse_prefill_fwd(StableIValue* stack, uint64_t num_inputs, uint64_t) {
   outputs.give_list(stack);
 }
 
+constexpr Rename kDensePrefillNames[] = {{"cu_seqlens_q", "cumulative_seqlen_q"},
+                                         {"cu_seqlens_k", "cumulative_seqlen_kv"},
+                                         {"max_seqlen_k", "max_seqlen_kv"},
+                                         {"d_out", "d_o"},
+                                         {"out", "o"}};
+
+/// The settings at the end of both operators' arguments. Lengths rule whatever is_varlen says.
+void read_dense_prefill_settings(Inputs& in, VarlenCommon& args) {
+  const int64_t mask_mode_code = in.integer();
+  if (mask_mode_code != 0 && mask_mode_code != 1) {
+    in.refuse("mask_mode_code", "0 (no mask) or 1 (causal)", std::to_string(mask_mode_code));
+  }
+  args.causal = mask_mode_code == 1;
+  args.softmax_scale = in.number();
+  args.max_seqlen_q = in.integer();
+  args.max_seqlen_k = in.integer();
+  in.boolean();
+}
+
+void dense_prefill_fwd_boxed(StableIValue* stack, uint64_t num_inputs, uint64_t) {
+  Inputs in("dense_prefill_fwd", stack, num_inputs);
+  DensePrefillFwdArgs args;
+  in.tensor("workspace_buffer");
+  args.q = in.tensor("q");
+  args.k = in.tensor("k");
+  args.v = in.tensor("v");
+  args.cu_seqlens_q = in.tensor("cumulative_seqlen_q");
+  args.cu_seqlens_k = in.tensor("cumulative_seqlen_kv");
+  args.out = in.output("o");
+  args.lse = in.output("lse");
+  read_dense_prefill_settings(in, args);
+  in.finish();
+  renamed(in.op(), kDensePrefillNames, [&] { call(args, in.device()); });
+}
+
+void dense_prefill_bwd_boxed(StableIValue* stack, uint64_t num_inputs, uint64_t) {
+  Inputs in("dense_prefill_bwd", stack, num_inputs);
+  DensePrefillBwdArgs args;
+  in.output("workspace_buffer");
+  args.d_out = in.tensor("d_o");
+  args.q = in.tensor("q");
+  args.k = in.tensor("k");
+  args.v = in.tensor("v");
+  args.out = in.tensor("o");
+  args.lse = in.tensor("lse");
+  args.cu_seqlens_q = in.tensor("cumulative_seqlen_q");
+  args.cu_seqlens_k = in.tensor("cumulative_seqlen_kv");
+  args.dq = in.output("dq");
+  args.dk = in.output("dk");
+  args.dv = in.output("dv");
+  read_dense_prefill_settings(in, args);
+  in.finish();
+  renamed(in.op(), kDensePrefillNames, [&] { call(args, in.device()); });
+}
+
 // ---- fused --------------------------------------------------------------------------------------
 
 constexpr Rename kFusedNames[] = {{"kv_cache", "kv"},
@@ -414,6 +469,8 @@ constexpr Implementation kFlashmla[] = {
     {"sparse_decode_fwd", &sparse_decode_fwd},
     {"dense_decode_fwd", &dense_decode_fwd},
     {"sparse_prefill_fwd", &sparse_prefill_fwd},
+    {"dense_prefill_fwd", &dense_prefill_fwd_boxed},
+    {"dense_prefill_bwd", &dense_prefill_bwd_boxed},
     {"fused_norm_rope_attn_rope_cast_fwd", &fused_fwd},
     {"fused_norm_rope_attn_rope_cast_decode", &fused_decode},
     {"permute_q_b_proj", &permute_q_b_proj_boxed},

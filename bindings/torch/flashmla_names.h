@@ -1,4 +1,4 @@
-// FlashMLA's names in the library's error texts.
+// Other names in the library's error texts, FlashMLA's above all.
 #pragma once
 
 #include <span>

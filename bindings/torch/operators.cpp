@@ -5,9 +5,10 @@
 #include <algorithm>
 
 #include "allocate.h"
-#include "call.h"
 #include "core/check.h"
+#include "operator.h"
 #include "schemas.h"
+#include "training.h"
 
 namespace tilewise::bindings {
 namespace {
@@ -387,8 +388,6 @@ struct PermuteWvProj {
 
 // ---- calls --------------------------------------------------------------------------------------
 
-using bindings::call;
-
 void call(const FusedDecodeWithSplits& args, DeviceId id) {
   const FusedDecodeArgs& plain = args;
   if (!args.num_splits) return bindings::call(plain, id);
@@ -412,28 +411,6 @@ void call(const QuantizeKvInPages& args, DeviceId id) {
   bindings::call(plain, id);
 }
 
-template <class Operator>
-void call_functional(StableIValue* stack, uint64_t num_inputs, uint64_t) {
-  Inputs in(Operator::kName, stack, num_inputs);
-  typename Operator::Args args;
-  Operator::read(in, args);
-  in.finish();
-  Outputs outputs(in.device());
-  Operator::allocate(outputs, args);
-  call(args, in.device());
-  outputs.give(stack);
-}
-
-template <class Operator>
-void call_out(StableIValue* stack, uint64_t num_inputs, uint64_t) {
-  Inputs in(Operator::kName, stack, num_inputs);
-  typename Operator::Args args;
-  Operator::read(in, args);
-  Operator::take(in, args);
-  in.finish();
-  call(args, in.device());
-}
-
 void noop(StableIValue* stack, uint64_t, uint64_t) {
   const OwnedTensor x(torch::stable::detail::to<AtenTensorHandle>(stack[0]));
 }
@@ -447,12 +424,6 @@ void set_num_threads_boxed(StableIValue* stack, uint64_t num_inputs, uint64_t) {
 
 void get_num_threads_boxed(StableIValue* stack, uint64_t, uint64_t) {
   stack[0] = torch::stable::detail::from(static_cast<int64_t>(num_threads()));
-}
-
-template <class Operator>
-void implement(torch::stable::detail::StableLibrary& library) {
-  library.impl(Operator::kName, &call_functional<Operator>);
-  library.impl((std::string(Operator::kName) + ".out").c_str(), &call_out<Operator>);
 }
 
 /// The same functions serve every device: the library's kernel tables know what runs where.
@@ -469,6 +440,7 @@ void implement_all(torch::stable::detail::StableLibrary& library) {
   implement<DequantizeKv>(library);
   implement<PermuteQBProj>(library);
   implement<PermuteWvProj>(library);
+  implement_training(library);
   library.impl(AppendKv::kName, &call_out<AppendKv>);
   library.impl("noop", &noop);
 }

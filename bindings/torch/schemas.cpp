@@ -15,6 +15,19 @@
 #define SPARSE_PREFILL_FWD                                                                            \
   "Tensor q, Tensor kv, Tensor indices, float softmax_scale, int d_v=512, Tensor? topk_length=None, " \
   "Tensor? attn_sink=None, Tensor? sink_bias=None, int indexer_topk=0"
+#define SPARSE_PREFILL_BWD                                                                           \
+  "Tensor d_out, Tensor q, Tensor kv, Tensor out, Tensor lse, Tensor indices, float softmax_scale, " \
+  "int d_v=512, Tensor? topk_length=None, Tensor? sink_bias=None, bool kl_target=False, "            \
+  "bool deterministic=True"
+#define VARLEN_LENGTHS \
+  "Tensor cu_seqlens_q, Tensor cu_seqlens_k, int max_seqlen_q, int max_seqlen_k, float softmax_scale"
+#define DENSE_PREFILL VARLEN_LENGTHS ", bool causal=False, int[2] window=[-1, -1], Tensor? sink_bias=None"
+#define BLOCK_SPARSE_PREFILL                                \
+  "Tensor? q2k, " VARLEN_LENGTHS                            \
+  ", int q_block=128, int kv_block=128, bool causal=True, " \
+  "int[2] window=[-1, -1], Tensor? sink_bias=None"
+#define VARLEN_BACKWARD "Tensor d_out, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
+#define VARLEN_GRADIENTS ", *, Tensor(a!) dq, Tensor(b!) dk, Tensor(c!) dv, Tensor(d!)? d_sink=None) -> ()"
 #define FUSED_PREFILL                                                                                        \
   "Tensor q, Tensor kv, Tensor indices, Tensor token_positions, Tensor cos_sin_cache, float softmax_scale, " \
   "int n_groups, float? q_norm_eps=None, Tensor? topk_length=None, Tensor? attn_sink=None"
@@ -48,6 +61,30 @@ constexpr const char* kNative[] = {
     ") -> (Tensor out, Tensor max_logits, Tensor lse, Tensor lse_indexer)",
     "sparse_prefill_fwd.out(" SPARSE_PREFILL_FWD
     ", *, Tensor(a!) out, Tensor(b!) max_logits, Tensor(c!) lse, Tensor(d!)? lse_indexer=None) -> ()",
+    // d_sink and kl_target have no element where they are not wanted; the overload then wants them left out.
+    "sparse_prefill_bwd(" SPARSE_PREFILL_BWD ") -> (Tensor dq, Tensor dkv, Tensor d_sink, Tensor kl_target)",
+    "sparse_prefill_bwd.out(" SPARSE_PREFILL_BWD
+    ", *, Tensor(a!) dq, Tensor(b!) dkv, Tensor(c!)? d_sink=None, Tensor(d!)? kl_target_out=None) -> ()",
+    "dense_prefill_fwd(Tensor q, Tensor k, Tensor v, " DENSE_PREFILL ") -> (Tensor out, Tensor lse)",
+    "dense_prefill_fwd.out(Tensor q, Tensor k, Tensor v, " DENSE_PREFILL
+    ", *, Tensor(a!) out, Tensor(b!) lse) -> ()",
+    "dense_prefill_bwd(" VARLEN_BACKWARD DENSE_PREFILL
+    ", bool deterministic=True) -> (Tensor dq, Tensor dk, Tensor dv, Tensor d_sink)",
+    "dense_prefill_bwd.out(" VARLEN_BACKWARD DENSE_PREFILL ", bool deterministic=True" VARLEN_GRADIENTS,
+    "block_sparse_prefill_fwd(Tensor q, Tensor k, Tensor v, " BLOCK_SPARSE_PREFILL
+    ") -> (Tensor out, Tensor lse)",
+    "block_sparse_prefill_fwd.out(Tensor q, Tensor k, Tensor v, " BLOCK_SPARSE_PREFILL
+    ", *, Tensor(a!) out, Tensor(b!) lse) -> ()",
+    "block_sparse_prefill_bwd(" VARLEN_BACKWARD BLOCK_SPARSE_PREFILL
+    ", bool deterministic=True) -> (Tensor dq, Tensor dk, Tensor dv, Tensor d_sink)",
+    "block_sparse_prefill_bwd.out(" VARLEN_BACKWARD BLOCK_SPARSE_PREFILL
+    ", bool deterministic=True" VARLEN_GRADIENTS,
+    "expand_block_selection(Tensor q2k, int factor) -> Tensor out",
+    "expand_block_selection.out(Tensor q2k, int factor, *, Tensor(a!) out) -> ()",
+    // The overload's q_blocks has as many elements as q2k, of which the last row_ptr says how many are used.
+    "invert_block_selection(Tensor q2k, int num_kv_blocks) -> (Tensor row_ptr, Tensor q_blocks)",
+    "invert_block_selection.out(Tensor q2k, int num_kv_blocks, *, Tensor(a!) row_ptr, Tensor(b!) q_blocks) "
+    "-> ()",
     "fused_prefill(" FUSED_PREFILL ") -> (Tensor out_fp8, Tensor out_sf, Tensor max_logits, Tensor lse)",
     "fused_prefill.out(" FUSED_PREFILL
     ", *, Tensor(a!) out_fp8, Tensor(b!) out_sf, Tensor(c!) max_logits, Tensor(d!) lse, "
@@ -91,6 +128,13 @@ constexpr const char* kFlashmla[] = {
     "Tensor(c!)? out_=None) -> (Tensor(c!), Tensor, Tensor(a)?, Tensor(b)?)",
     "sparse_prefill_fwd(Tensor q, Tensor kv, Tensor indices, float sm_scale, int d_v, Tensor? attn_sink, "
     "Tensor? topk_length, Tensor(a!)? out_=None) -> Tensor[]",
+    "dense_prefill_fwd(Tensor workspace_buffer, Tensor q, Tensor k, Tensor v, Tensor cumulative_seqlen_q, "
+    "Tensor cumulative_seqlen_kv, Tensor(a!) o, Tensor(b!) lse, int mask_mode_code, float softmax_scale, "
+    "int max_seqlen_q, int max_seqlen_kv, bool is_varlen) -> ()",
+    "dense_prefill_bwd(Tensor(a!) workspace_buffer, Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor o, "
+    "Tensor lse, Tensor cumulative_seqlen_q, Tensor cumulative_seqlen_kv, Tensor(b!) dq, Tensor(c!) dk, "
+    "Tensor(d!) dv, int mask_mode_code, float softmax_scale, int max_seqlen_q, int max_seqlen_kv, "
+    "bool is_varlen) -> ()",
     "fused_norm_rope_attn_rope_cast_fwd(Tensor q, Tensor kv, Tensor indices, float sm_scale, int d_v, "
     "Tensor? attn_sink, Tensor? topk_length, " FLASHMLA_FUSED ") -> Tensor[]",
     "fused_norm_rope_attn_rope_cast_decode(Tensor q, Tensor kv, Tensor indices, float sm_scale, int d_v, "

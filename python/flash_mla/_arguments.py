@@ -11,6 +11,18 @@ from flash_mla._errors import describe
 UNBOUNDED = (-1, -1)
 
 
+def first_sizes(tensor: torch.Tensor | None, n: int) -> tuple[int | None, ...]:
+    """The first n sizes; None for those that are not there, which the operator then refuses."""
+    shape = () if tensor is None else tuple(tensor.shape)
+    return shape[:n] if len(shape) >= n else (*shape, *[None] * (n - len(shape)))
+
+
+def default_scale(q: torch.Tensor) -> float:
+    """d_qk ** -0.5; any number where there is no d_qk, which the operator then refuses."""
+    d_qk = q.shape[-1] if q.dim() > 0 else 0
+    return d_qk**-0.5 if d_qk > 0 else 1.0
+
+
 def is_pair_of(value: object, kind: type | tuple[type, ...]) -> bool:
     """Whether it is a tuple or a list of two such values."""
     is_pair = isinstance(value, (tuple, list)) and len(value) == 2

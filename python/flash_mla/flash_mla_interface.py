@@ -1,4 +1,4 @@
-"""Attention over paged caches and over token lists, as FlashMLA's callers call it.
+"""Attention over paged caches and over token lists, and with gradients, as FlashMLA's callers call it.
 
 What each operator means: docs/operators.md. Everything is checked before anything is written.
 """
@@ -11,9 +11,19 @@ from typing import NoReturn
 
 import tilewise
 import torch
+from tilewise._operator import refuse_grad
 
-from flash_mla._arguments import UNBOUNDED, record_pair, window_pair
+from flash_mla._arguments import UNBOUNDED, default_scale, first_sizes, record_pair, window_pair
 from flash_mla._errors import describe, named_errors
+from flash_mla._training import (  # noqa: F401 (FlashMLA has them here)
+    block_sparse_prefill_bwd,
+    block_sparse_prefill_fwd,
+    expand_block_selection,
+    flash_attn_varlen_func,
+    flash_attn_varlen_kvpacked_func,
+    flash_attn_varlen_qkvpacked_func,
+    flash_mla_sparse_bwd,
+)
 
 _HEAD_DIM_V = 512
 _METADATA_WORDS = 8  # int32 values in a row of FlashMLA's schedule
@@ -66,18 +76,6 @@ def get_mla_metadata(*args: object, **kw: object) -> tuple[FlashMLASchedMeta, No
     Takes whatever FlashMLA's releases have taken here, and needs none of it.
     """
     return FlashMLASchedMeta(), None
-
-
-def _sizes(tensor: torch.Tensor | None, n: int) -> tuple[int | None, ...]:
-    """The first n sizes; None for those that are not there, which the operator then refuses."""
-    shape = () if tensor is None else tuple(tensor.shape)
-    return shape[:n] if len(shape) >= n else (*shape, *[None] * (n - len(shape)))
-
-
-def _default_scale(q: torch.Tensor) -> float:
-    """d_qk ** -0.5; any number where there is no d_qk, which the operator then refuses."""
-    d_qk = q.shape[-1] if q.dim() > 0 else 0
-    return d_qk**-0.5 if d_qk > 0 else 1.0
 
 
 def _check_schedule(meta: FlashMLASchedMeta, config: FlashMLASchedMeta.Config) -> None:
@@ -225,8 +223,8 @@ def flash_mla_with_kvcache(
     if num_splits is not None:
         raise TypeError(f"flash_mla_with_kvcache: num_splits must be None, got {describe(num_splits)}")
     window = window_pair("flash_mla_with_kvcache", window_size)
-    b, s_q, h_q = _sizes(q, 3)
-    _, page_block_size, h_k = _sizes(k_cache, 3)
+    b, s_q, h_q = first_sizes(q, 3)
+    _, page_block_size, h_k = first_sizes(k_cache, 3)
     config = FlashMLASchedMeta.Config(
         b=b,
         s_q=s_q,
@@ -235,13 +233,13 @@ def flash_mla_with_kvcache(
         h_k=h_k,
         causal=causal,
         is_fp8_kvcache=is_fp8_kvcache,
-        topk=_sizes(indices, 3)[2],
-        extra_page_block_size=_sizes(extra_k_cache, 2)[1],
-        extra_topk=_sizes(extra_indices_in_kvcache, 3)[2],
+        topk=first_sizes(indices, 3)[2],
+        extra_page_block_size=first_sizes(extra_k_cache, 2)[1],
+        extra_topk=first_sizes(extra_indices_in_kvcache, 3)[2],
     )
     _check_schedule(meta, config)
     if softmax_scale is None:
-        softmax_scale = _default_scale(q)
+        softmax_scale = default_scale(q)
 
     if indices is not None:
         _check_sparse(k_cache, head_dim_v, causal, is_fp8_kvcache, window)
@@ -302,6 +300,8 @@ def flash_mla_sparse_fwd(
 ) -> tuple[torch.Tensor, ...]:
     """Prefill in which each query attends to the keys that its list names.
 
+    Carries no autograd, as in FlashMLA: `tilewise.sparse_prefill_fwd` is differentiable.
+
     Args:
         q: bfloat16 [s_q, h_q, d_qk], d_qk 576 or 512.
         kv: bfloat16 [s_kv, 1, d_qk]; V is its first 512 columns.
@@ -323,6 +323,10 @@ def flash_mla_sparse_fwd(
 
     Source: docs/operators.md, section 3.
     """
+    if torch.is_grad_enabled():
+        reason = "the function is not differentiable (tilewise.sparse_prefill_fwd is)"
+        tensors = {"q": q, "kv": kv, "attn_sink": attn_sink, "out": out}
+        refuse_grad("flash_mla_sparse_fwd", tensors, reason)
     return tilewise.sparse_prefill_fwd(
         q, kv, indices, sm_scale, d_v, topk_length, attn_sink, indexer_topk=indexer_topk, out=out
     )
@@ -393,7 +397,7 @@ def flash_mla_with_kvcache_fp8(
     if q.dtype != torch.float8_e4m3fn:
         raise ValueError(f"flash_mla_with_kvcache_fp8: q must be float8_e4m3fn, got {describe(q)}")
     if softmax_scale is None:
-        softmax_scale = _default_scale(q)
+        softmax_scale = default_scale(q)
     return tilewise.dense_decode(
         q,
         k_cache,

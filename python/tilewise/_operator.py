@@ -9,13 +9,15 @@ from torch.autograd.graph import increment_version
 
 from tilewise import _ops
 
+NOT_DIFFERENTIABLE = "the operator is not differentiable"
 
-def refuse_grad(op: str, arguments: dict[str, Any]) -> None:
+
+def refuse_grad(op: str, arguments: dict[str, Any], reason: str = NOT_DIFFERENTIABLE) -> None:
     """Raises where a tensor requires grad: torch would go on without its gradient."""
     for name, value in arguments.items():
         if isinstance(value, torch.Tensor) and value.requires_grad:
             raise RuntimeError(
-                f"{op}: {name} must not require grad, the operator is not differentiable: detach() it, "
+                f"{op}: {name} must not require grad, {reason}: detach() it, "
                 "or call under torch.no_grad() or torch.inference_mode()"
             )
 
@@ -30,10 +32,22 @@ def _any_requires_grad(values: tuple[Any, ...]) -> bool:
     return False
 
 
-class Operator:
-    """An operator of torch.ops.tilewise in both of its forms."""
+def _listed(names: tuple[str, ...]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]])
 
-    def __init__(self, name: str) -> None:
+
+class Operator:
+    """An operator of torch.ops.tilewise in both of its forms.
+
+    Args:
+        name: the operator's.
+        differentiable: the arguments that its functional form has gradients of.
+        without_gradients: arguments that must be left out where gradients are wanted.
+    """
+
+    def __init__(
+        self, name: str, differentiable: tuple[str, ...] = (), without_gradients: tuple[str, ...] = ()
+    ) -> None:
         packet = getattr(torch.ops.tilewise, name)
         inputs = [a for a in packet.out._schema.arguments if not a.kwarg_only]
         self._name = name
@@ -44,6 +58,8 @@ class Operator:
         self._outputs = tuple(a.name for a in packet.out._schema.arguments if a.kwarg_only)
         self._num_results = len(packet.default._schema.returns)
         self._looks = _ops.OUTPUTS[name]
+        self._differentiable = differentiable
+        self._without_gradients = without_gradients
 
     def call(self, args: tuple[Any, ...], given: tuple[torch.Tensor | None, ...]) -> Any:
         """Calls the operator.
@@ -55,16 +71,34 @@ class Operator:
 
         Returns:
             Without outputs of the caller's what the functional operator returns; else a tuple of the same
-            outputs as far as `given` goes, where those that were given are the same objects.
+            outputs as far as `given` goes, where those that were given are the same objects. What the call
+            does not ask for is None there, and without elements from the functional operator.
         """
         if torch.is_grad_enabled() and (
             _any_requires_grad(tuple(args[i] for i in self._tensors)) or _any_requires_grad(given)
         ):
-            refuse_grad(self._name, dict(zip(self._inputs + self._outputs, args + given, strict=False)))
+            self._check_grad(dict(zip(self._inputs, args, strict=True)), given)
         for output in given:
             if output is not None:
                 return self._call_out(args, given)
         return self._functional(*args)
+
+    def _check_grad(self, args: dict[str, Any], given: tuple[torch.Tensor | None, ...]) -> None:
+        """Raises unless the operator has the gradient of every tensor that requires one."""
+        outputs = dict(zip(self._outputs, given, strict=False))
+        if not self._differentiable:
+            refuse_grad(self._name, args | outputs)
+            return
+        others = {name: value for name, value in args.items() if name not in self._differentiable}
+        refuse_grad(self._name, others | outputs, f"only {_listed(self._differentiable)} may")
+        wanted = next(n for n in self._differentiable if args[n] is not None and args[n].requires_grad)
+        for name in (*self._without_gradients, *outputs):
+            value = args.get(name, outputs.get(name))
+            if value is not None:
+                raise RuntimeError(
+                    f"{self._name}: {name} must be left out where {wanted} requires grad, "
+                    f"got {str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+                )
 
     def _call_out(self, args: tuple[Any, ...], given: tuple[torch.Tensor | None, ...]) -> Any:
         results = given[: self._num_results]
@@ -85,5 +119,6 @@ class Operator:
             raise TypeError(f"{self._name}: {self._inputs[0]} must be a tensor, got {kind}")
         looks = self._looks(*args)
         return tuple(
-            look.new(like) if output is None else output for look, output in zip(looks, results, strict=False)
+            look.new(like) if output is None and look.asked_for else output
+            for look, output in zip(looks, results, strict=False)
         )

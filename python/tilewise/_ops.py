@@ -80,11 +80,15 @@ def operator_names() -> list[str]:
 
 
 class Look(NamedTuple):
-    """Type, shape and strides of an output; row-major without strides."""
+    """Type, shape and strides of an output; row-major without strides.
+
+    One that the call does not ask for has no element; the overload `out` then wants it left out.
+    """
 
     dtype: torch.dtype
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None = None
+    asked_for: bool = True
 
     def new(self, like: torch.Tensor) -> torch.Tensor:
         """An output on the device of `like`, with any contents."""
@@ -100,6 +104,10 @@ def _sizes(tensor: torch.Tensor, n: int) -> tuple[int, ...]:
 
 def _f32(*shape: int) -> Look:
     return Look(torch.float32, shape)
+
+
+def _f32_where(asked_for: bool, *shape: int) -> Look:
+    return _f32(*shape) if asked_for else Look(torch.float32, (0,), asked_for=False)
 
 
 def _channels_of_group(h_q: int, n_groups: int) -> int:
@@ -147,8 +155,100 @@ def _sparse_prefill_fwd(
 ):
     s_q, h_q = _sizes(q, 2)
     out = Look(torch.bfloat16, (s_q, h_q, min(max(d_v, 0), _HEAD_SIZE)))
-    lse_indexer = _f32(s_q, h_q) if indexer_topk != 0 else _f32(0)
-    return out, _f32(s_q, h_q), _f32(s_q, h_q), lse_indexer
+    return out, _f32(s_q, h_q), _f32(s_q, h_q), _f32_where(indexer_topk != 0, s_q, h_q)
+
+
+def _matrix(q: torch.Tensor, *shape: int) -> Look:
+    """In q's type, or in any where that is wrong."""
+    return Look(torch.float16 if q.dtype == torch.float16 else torch.bfloat16, shape)
+
+
+def _d_sink(q: torch.Tensor, sink_bias: torch.Tensor | None) -> Look:
+    if sink_bias is None:
+        return _f32_where(False)
+    narrow = sink_bias.dtype in (torch.bfloat16, torch.float16)
+    return Look(sink_bias.dtype if narrow else torch.float32, _sizes(q, 2)[1:])
+
+
+def _varlen_fwd(q, k, v, *_, **__):
+    s_q, h_q = _sizes(q, 2)
+    return _matrix(q, s_q, h_q, _sizes(v, 3)[2]), _f32(s_q, h_q)
+
+
+def _varlen_gradients(q, k, v, sink_bias):
+    return *(_matrix(q, *_sizes(x, 3)) for x in (q, k, v)), _d_sink(q, sink_bias)
+
+
+def _dense_prefill_bwd(
+    d_out,
+    q,
+    k,
+    v,
+    out,
+    lse,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    max_seqlen_q,
+    max_seqlen_k,
+    softmax_scale,
+    causal=False,
+    window=(-1, -1),
+    sink_bias=None,
+    deterministic=True,
+):
+    return _varlen_gradients(q, k, v, sink_bias)
+
+
+def _block_sparse_prefill_bwd(
+    d_out,
+    q,
+    k,
+    v,
+    out,
+    lse,
+    q2k,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    max_seqlen_q,
+    max_seqlen_k,
+    softmax_scale,
+    q_block=128,
+    kv_block=128,
+    causal=True,
+    window=(-1, -1),
+    sink_bias=None,
+    deterministic=True,
+):
+    return _varlen_gradients(q, k, v, sink_bias)
+
+
+def _sparse_prefill_bwd(
+    d_out,
+    q,
+    kv,
+    out,
+    lse,
+    indices,
+    softmax_scale,
+    d_v=_HEAD_SIZE,
+    topk_length=None,
+    sink_bias=None,
+    kl_target=False,
+    deterministic=True,
+):
+    dq, dkv = (Look(torch.bfloat16, _sizes(x, 3)) for x in (q, kv))
+    return dq, dkv, _d_sink(q, sink_bias), _f32_where(kl_target, _sizes(q, 1)[0], _sizes(indices, 3)[2])
+
+
+def _expand_block_selection(q2k, factor):
+    *heads, rows, width = _sizes(q2k, 3 if q2k.dim() == 3 else 2)
+    return (Look(torch.int32, (*heads, rows * max(factor, 0), width)),)
+
+
+def _invert_block_selection(q2k, num_kv_blocks):
+    """As the overload takes them: the functional form's q_blocks is shorter, by what the values tell."""
+    heads = q2k.shape[:1] if q2k.dim() == 3 else ()
+    return Look(torch.int32, (*heads, max(num_kv_blocks, -1) + 1)), Look(torch.int32, (q2k.numel(),))
 
 
 def _fused(q, keys, indices, token_positions, cos_sin_cache, softmax_scale, n_groups, *_, **__):
@@ -211,6 +311,13 @@ OUTPUTS: dict[str, Callable[..., tuple[Look, ...]]] = {
     "dense_decode": _dense_decode,
     "sparse_decode": _sparse_decode,
     "sparse_prefill_fwd": _sparse_prefill_fwd,
+    "sparse_prefill_bwd": _sparse_prefill_bwd,
+    "dense_prefill_fwd": _varlen_fwd,
+    "dense_prefill_bwd": _dense_prefill_bwd,
+    "block_sparse_prefill_fwd": _varlen_fwd,
+    "block_sparse_prefill_bwd": _block_sparse_prefill_bwd,
+    "expand_block_selection": _expand_block_selection,
+    "invert_block_selection": _invert_block_selection,
     "fused_prefill": _fused_prefill,
     "fused_decode": _fused,
     "fused_decode_partials": _fused_decode_partials,
@@ -237,8 +344,17 @@ def _nothing(*_, **__):
     return None
 
 
-for _name, _outputs in OUTPUTS.items():
-    torch.library.register_fake(f"tilewise::{_name}", _fake(_outputs))
+def _fake_invert_block_selection(q2k, num_kv_blocks):
+    row_ptr, _ = _invert_block_selection(q2k, num_kv_blocks)
+    n = torch.library.get_ctx().new_dynamic_size()
+    return row_ptr.new(q2k), q2k.new_empty((n,), dtype=torch.int32)
+
+
+_FAKES = {name: _fake(outputs) for name, outputs in OUTPUTS.items()}
+_FAKES["invert_block_selection"] = _fake_invert_block_selection
+
+for _name, _function in _FAKES.items():
+    torch.library.register_fake(f"tilewise::{_name}", _function)
     torch.library.register_fake(f"tilewise::{_name}.out", _nothing)
 torch.library.register_fake("tilewise::append_kv", _nothing)
 torch.library.register_fake("tilewise::noop", _nothing)
@@ -376,6 +492,8 @@ _FLASHMLA_SHAPES: dict[str, dict[str, Callable[..., object]]] = {
         "sparse_decode_fwd": _flashmla_sparse_decode,
         "dense_decode_fwd": _flashmla_dense_decode,
         "sparse_prefill_fwd": _flashmla_sparse_prefill,
+        "dense_prefill_fwd": _nothing,
+        "dense_prefill_bwd": _nothing,
         "fused_norm_rope_attn_rope_cast_fwd": _flashmla_fused_fwd,
         "fused_norm_rope_attn_rope_cast_decode": _flashmla_fused_decode,
         "permute_q_b_proj": _flashmla_permute_q_b_proj,

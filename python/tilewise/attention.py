@@ -1,7 +1,8 @@
 """Attention over caches and token lists, and the merge of partial results.
 
-Serving operators: none is differentiable, and a tensor that requires grad is refused while gradients are on.
-Outputs may be the caller's own tensors, which are then returned themselves; the others are allocated.
+Serving operators: none but sparse_prefill_fwd is differentiable, and a tensor that requires grad is refused
+while gradients are on. Outputs may be the caller's own tensors, which are then returned themselves; the
+others are allocated.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from tilewise import _autograd  # noqa: F401  (registers the gradients)
 from tilewise._operator import Operator
 
 _DENSE_DECODE = Operator("dense_decode")
 _SPARSE_DECODE = Operator("sparse_decode")
-_SPARSE_PREFILL_FWD = Operator("sparse_prefill_fwd")
+_SPARSE_PREFILL_FWD = Operator("sparse_prefill_fwd", ("q", "kv", "sink_bias"), ("attn_sink",))
 _COMBINE_PARTIALS = Operator("combine_partials")
 
 
@@ -161,6 +163,8 @@ def sparse_prefill_fwd(
 ) -> tuple[Tensor, ...]:
     """Attention of many queries to listed rows of one bfloat16 tensor (docs/operators.md, section 3).
 
+    Differentiable in q, kv and sink_bias, without attn_sink: autograd calls sparse_prefill_bwd.
+
     Args:
         q: [s_q, h_q, d_qk] bfloat16; d_qk 576 or 512.
         kv: [s_kv, 1, d_qk] bfloat16. V is its first d_v columns.
@@ -182,7 +186,8 @@ def sparse_prefill_fwd(
         sinks). A query without keys: 0, -inf and +inf (lse is sink_bias where that is given).
 
     Raises:
-        RuntimeError: an argument is not as above, or requires grad. Nothing has been written then.
+        RuntimeError: an argument is not as above, requires grad without having a gradient, or is attn_sink or
+            an output where gradients are wanted. Nothing has been written then.
     """
     args = (q, kv, indices, softmax_scale, d_v, topk_length, attn_sink, sink_bias, indexer_topk)
     if indexer_topk == 0 and lse_indexer is None:

@@ -39,9 +39,14 @@ _STORED_TYPES = {
 _UNKNOWN_TYPE = "an unknown type"
 
 # Arguments of torch's operators that are no part of the call: plans are made again, the number of splits
-# changes no result (but that of the partial ones), and the page size shows in the output.
-_NOT_SAVED = {"plan", "num_splits", "page"}
+# changes no result (but that of the partial ones), the page size and kl_target show in the outputs.
+_NOT_SAVED = {"plan", "num_splits", "page", "kl_target"}
 _SAVED_AFTER_ALL = {("fused_decode_partials", "num_splits")}
+
+# Outputs that are there with one of the arguments alone.
+_OUTPUTS_WITH_OPTION = {"lse_indexer": "indexer_topk", "d_sink": "sink_bias", "kl_target": "kl_target"}
+# What the library calls outputs of another name.
+_NAMES_IN_FILE = {"kl_target_out": "kl_target"}
 
 
 class _Operator(NamedTuple):
@@ -153,16 +158,17 @@ def _allocated_outputs(operator: _Operator, values: dict[str, Any]) -> dict[str,
         return {}
     default = getattr(torch.ops.tilewise, operator.name).default
     with FakeTensorMode() as mode:
-        fake = {k: mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for k, v in values.items()}
+        fake = [mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for v in values.values()]
         try:
-            results = default(**fake)
+            results = [look.new(fake[0]) for look in _ops.OUTPUTS[operator.name](*fake)]
         except Exception:
             return {}
-    results = results if isinstance(results, tuple) else (results,)
     names = [r.name for r in default._schema.returns]
     by_name = dict(zip(names, results, strict=True))
-    if not values.get("indexer_topk"):
-        by_name.pop("lse_indexer", None)
+    for name, option in _OUTPUTS_WITH_OPTION.items():
+        wanted = values.get(option)
+        if wanted is None or (not isinstance(wanted, torch.Tensor) and not wanted):
+            by_name.pop(name, None)
     return by_name
 
 
@@ -202,7 +208,13 @@ def _split(operator: _Operator, given: dict[str, Any]) -> tuple[dict[str, Any], 
         elif value is not None:
             tensors.append(_Tensor(name, value, stored=True))
     outputs = _allocated_outputs(operator, values)
-    outputs.update({a.name: given[a.name] for a in operator.outputs if given.get(a.name) is not None})
+    outputs.update(
+        {
+            _NAMES_IN_FILE.get(a.name, a.name): given[a.name]
+            for a in operator.outputs
+            if given.get(a.name) is not None
+        }
+    )
     tensors += [_Tensor(name, value, stored=False) for name, value in outputs.items()]
     return options, tensors
 

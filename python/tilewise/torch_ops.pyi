@@ -23,6 +23,136 @@ class _AppendKv:
 
 append_kv: _AppendKv
 
+class _BlockSparsePrefillBwd:
+    def __call__(
+        self,
+        d_out: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        q2k: Tensor | None,
+        cu_seqlens_q: Tensor,
+        cu_seqlens_k: Tensor,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        softmax_scale: float,
+        q_block: int = 128,
+        kv_block: int = 128,
+        causal: bool = True,
+        window: Sequence[int] = (-1, -1),
+        sink_bias: Tensor | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+    def default(
+        self,
+        d_out: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        q2k: Tensor | None,
+        cu_seqlens_q: Tensor,
+        cu_seqlens_k: Tensor,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        softmax_scale: float,
+        q_block: int = 128,
+        kv_block: int = 128,
+        causal: bool = True,
+        window: Sequence[int] = (-1, -1),
+        sink_bias: Tensor | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+    def out(
+        self,
+        d_out: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        q2k: Tensor | None,
+        cu_seqlens_q: Tensor,
+        cu_seqlens_k: Tensor,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        softmax_scale: float,
+        q_block: int = 128,
+        kv_block: int = 128,
+        causal: bool = True,
+        window: Sequence[int] = (-1, -1),
+        sink_bias: Tensor | None = None,
+        deterministic: bool = True,
+        *,
+        dq: Tensor,
+        dk: Tensor,
+        dv: Tensor,
+        d_sink: Tensor | None = None,
+    ) -> None: ...
+
+block_sparse_prefill_bwd: _BlockSparsePrefillBwd
+
+class _BlockSparsePrefillFwd:
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        q2k: Tensor | None,
+        cu_seqlens_q: Tensor,
+        cu_seqlens_k: Tensor,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        softmax_scale: float,
+        q_block: int = 128,
+        kv_block: int = 128,
+        causal: bool = True,
+        window: Sequence[int] = (-1, -1),
+        sink_bias: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
+    def default(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        q2k: Tensor | None,
+        cu_seqlens_q: Tensor,
+        cu_seqlens_k: Tensor,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        softmax_scale: float,
+        q_block: int = 128,
+        kv_block: int = 128,
+        causal: bool = True,
+        window: Sequence[int] = (-1, -1),
+        sink_bias: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
+    def out(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        q2k: Tensor | None,
+        cu_seqlens_q: Tensor,
+        cu_seqlens_k: Tensor,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        softmax_scale: float,
+        q_block: int = 128,
+        kv_block: int = 128,
+        causal: bool = True,
+        window: Sequence[int] = (-1, -1),
+        sink_bias: Tensor | None = None,
+        *,
+        out: Tensor,
+        lse: Tensor,
+    ) -> None: ...
+
+block_sparse_prefill_fwd: _BlockSparsePrefillFwd
+
 class _CombinePartials:
     def __call__(
         self,
@@ -138,6 +268,118 @@ class _DenseDecode:
 
 dense_decode: _DenseDecode
 
+class _DensePrefillBwd:
+    def __call__(
+        self,
+        d_out: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        cu_seqlens_q: Tensor,
+        cu_seqlens_k: Tensor,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        softmax_scale: float,
+        causal: bool = False,
+        window: Sequence[int] = (-1, -1),
+        sink_bias: Tensor | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+    def default(
+        self,
+        d_out: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        cu_seqlens_q: Tensor,
+        cu_seqlens_k: Tensor,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        softmax_scale: float,
+        causal: bool = False,
+        window: Sequence[int] = (-1, -1),
+        sink_bias: Tensor | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+    def out(
+        self,
+        d_out: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        cu_seqlens_q: Tensor,
+        cu_seqlens_k: Tensor,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        softmax_scale: float,
+        causal: bool = False,
+        window: Sequence[int] = (-1, -1),
+        sink_bias: Tensor | None = None,
+        deterministic: bool = True,
+        *,
+        dq: Tensor,
+        dk: Tensor,
+        dv: Tensor,
+        d_sink: Tensor | None = None,
+    ) -> None: ...
+
+dense_prefill_bwd: _DensePrefillBwd
+
+class _DensePrefillFwd:
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cu_seqlens_q: Tensor,
+        cu_seqlens_k: Tensor,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        softmax_scale: float,
+        causal: bool = False,
+        window: Sequence[int] = (-1, -1),
+        sink_bias: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
+    def default(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cu_seqlens_q: Tensor,
+        cu_seqlens_k: Tensor,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        softmax_scale: float,
+        causal: bool = False,
+        window: Sequence[int] = (-1, -1),
+        sink_bias: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
+    def out(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cu_seqlens_q: Tensor,
+        cu_seqlens_k: Tensor,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        softmax_scale: float,
+        causal: bool = False,
+        window: Sequence[int] = (-1, -1),
+        sink_bias: Tensor | None = None,
+        *,
+        out: Tensor,
+        lse: Tensor,
+    ) -> None: ...
+
+dense_prefill_fwd: _DensePrefillFwd
+
 class _DequantizeKv:
     def __call__(
         self,
@@ -158,6 +400,27 @@ class _DequantizeKv:
     ) -> None: ...
 
 dequantize_kv: _DequantizeKv
+
+class _ExpandBlockSelection:
+    def __call__(
+        self,
+        q2k: Tensor,
+        factor: int,
+    ) -> Tensor: ...
+    def default(
+        self,
+        q2k: Tensor,
+        factor: int,
+    ) -> Tensor: ...
+    def out(
+        self,
+        q2k: Tensor,
+        factor: int,
+        *,
+        out: Tensor,
+    ) -> None: ...
+
+expand_block_selection: _ExpandBlockSelection
 
 class _FusedDecode:
     def __call__(
@@ -348,6 +611,28 @@ class _GetNumThreads:
 
 get_num_threads: _GetNumThreads
 
+class _InvertBlockSelection:
+    def __call__(
+        self,
+        q2k: Tensor,
+        num_kv_blocks: int,
+    ) -> tuple[Tensor, Tensor]: ...
+    def default(
+        self,
+        q2k: Tensor,
+        num_kv_blocks: int,
+    ) -> tuple[Tensor, Tensor]: ...
+    def out(
+        self,
+        q2k: Tensor,
+        num_kv_blocks: int,
+        *,
+        row_ptr: Tensor,
+        q_blocks: Tensor,
+    ) -> None: ...
+
+invert_block_selection: _InvertBlockSelection
+
 class _Noop:
     def __call__(
         self,
@@ -506,6 +791,60 @@ class _SparseDecode:
     ) -> None: ...
 
 sparse_decode: _SparseDecode
+
+class _SparsePrefillBwd:
+    def __call__(
+        self,
+        d_out: Tensor,
+        q: Tensor,
+        kv: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        indices: Tensor,
+        softmax_scale: float,
+        d_v: int = 512,
+        topk_length: Tensor | None = None,
+        sink_bias: Tensor | None = None,
+        kl_target: bool = False,
+        deterministic: bool = True,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+    def default(
+        self,
+        d_out: Tensor,
+        q: Tensor,
+        kv: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        indices: Tensor,
+        softmax_scale: float,
+        d_v: int = 512,
+        topk_length: Tensor | None = None,
+        sink_bias: Tensor | None = None,
+        kl_target: bool = False,
+        deterministic: bool = True,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+    def out(
+        self,
+        d_out: Tensor,
+        q: Tensor,
+        kv: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        indices: Tensor,
+        softmax_scale: float,
+        d_v: int = 512,
+        topk_length: Tensor | None = None,
+        sink_bias: Tensor | None = None,
+        kl_target: bool = False,
+        deterministic: bool = True,
+        *,
+        dq: Tensor,
+        dkv: Tensor,
+        d_sink: Tensor | None = None,
+        kl_target_out: Tensor | None = None,
+    ) -> None: ...
+
+sparse_prefill_bwd: _SparsePrefillBwd
 
 class _SparsePrefillFwd:
     def __call__(

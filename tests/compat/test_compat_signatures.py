@@ -11,7 +11,7 @@ from typing import Any
 import flash_mla
 import pytest
 import tilewise
-from flash_mla import flash_mla_interface
+from flash_mla import _training, flash_mla_interface
 from flash_mla import fused_norm_rope_attn_rope_cast as fused
 
 SETTINGS = (
@@ -34,6 +34,32 @@ SIGNATURES: dict[Any, str] = {
         "softmax_scale=None, causal=False, descale_q=None, descale_k=None"
     ),
     flash_mla.get_mla_metadata_dense_fp8: "cache_seqlens, num_q_tokens_per_head_k, num_heads_k",
+    flash_mla.flash_attn_varlen_func: (
+        "q, k, v, cu_seqlens_qo, cu_seqlens_kv, max_seqlen_qo, max_seqlen_kv, dropout_p=0.0, "
+        "softmax_scale=None, causal=False, deterministic=False, is_varlen=True, window_size=(-1, -1), "
+        "sink_bias=None"
+    ),
+    flash_mla.flash_attn_varlen_qkvpacked_func: (
+        "qkv, cu_seqlens, max_seqlen, head_dim_qk, dropout_p=0.0, softmax_scale=None, causal=False, "
+        "deterministic=False, is_varlen=True, window_size=(-1, -1)"
+    ),
+    flash_mla.flash_attn_varlen_kvpacked_func: (
+        "q, kv, cu_seqlens_qo, cu_seqlens_kv, max_seqlen_qo, max_seqlen_kv, head_dim_qk, dropout_p=0.0, "
+        "softmax_scale=None, causal=False, deterministic=False, is_varlen=True, window_size=(-1, -1)"
+    ),
+    flash_mla.block_sparse_prefill_fwd: (
+        "q, k, v, q2k_blocks, sm_scale, attn_sink=None, *, window_size=-1, kv_block_size=128, "
+        "q_block_size=256"
+    ),
+    flash_mla.block_sparse_prefill_bwd: (
+        "q, k, v, o, do_grad, lse, q2k_blocks, sm_scale, window_size=-1, kv_block_size=128, "
+        "q_block_size=64, attn_sink=None, *, deterministic=True"
+    ),
+    flash_mla.flash_mla_sparse_bwd: (
+        "q, kv, o, do_grad, indices, lse, dq_acc_workspace, dkv_acc_workspace, sm_scale, d_v=512, "
+        "fuse_reducesum=True, *, topk_length=None, sink_bias=None, deterministic=True"
+    ),
+    flash_mla.expand_block_selection: "q2k_blocks, factor",
     fused.prefill: SETTINGS
     + "q, kv, indices, sm_scale, d_v=512, attn_sink=None, topk_length=None, out=None, *, out_fp8=None, "
     "out_sf=None",
@@ -62,7 +88,7 @@ def test_signature(function: Any) -> None:
 def test_every_function_is_in_the_table() -> None:
     functions = {
         value
-        for module in (flash_mla, flash_mla_interface, fused)
+        for module in (flash_mla, flash_mla_interface, _training, fused)
         for name, value in vars(module).items()
         if inspect.isfunction(value) and not name.startswith("_") and value.__module__ == module.__name__
     }

@@ -16,7 +16,19 @@ import pytest
 import test_ops_flashmla as flashmla_calls
 import torch
 from gpu_calls import assert_right, memory, moved, moved_to, named_tensors, on_gpu, tensors_of
-from ops_calls import CALLS, HEADS, SENTINEL, Call, Guarded, assert_same_bits, bf16, bits, each_call, i32, ops
+from ops_calls import (
+    HEADS,
+    SENTINEL,
+    SERVING_CALLS,
+    Call,
+    Guarded,
+    assert_same_bits,
+    bf16,
+    bits,
+    each_serving_call,
+    i32,
+    ops,
+)
 from tilewise import _ops
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -37,12 +49,12 @@ def negated(x: torch.Tensor) -> torch.Tensor:
 # ---- forms of a call ----------------------------------------------------------------------------------
 
 
-@each_call
+@each_serving_call
 def test_results(call: Call) -> None:
     assert_right(call, moved(call).run())
 
 
-@each_call
+@each_serving_call
 def test_out_has_the_bits_of_the_functional_form_and_no_others(call: Call) -> None:
     gpu = moved(call)
     guards = ops_calls.guarded_outputs(gpu)
@@ -53,7 +65,7 @@ def test_out_has_the_bits_of_the_functional_form_and_no_others(call: Call) -> No
     assert [name for name, guard in guards.items() if not guard.neighbours_untouched()] == []
 
 
-@each_call
+@each_serving_call
 def test_inputs_are_left_alone(call: Call) -> None:
     gpu = moved(call)
     gpu.run()
@@ -61,7 +73,7 @@ def test_inputs_are_left_alone(call: Call) -> None:
         assert torch.equal(memory(on_cuda).cpu(), memory(on_cpu))
 
 
-@each_call
+@each_serving_call
 def test_fake_outputs_look_like_real_ones(call: Call) -> None:
     gpu = moved(call)
     with FakeTensorMode() as mode:
@@ -103,14 +115,14 @@ def test_bf16_outputs_may_be_asked_for() -> None:
 def test_a_plan_may_be_given() -> None:
     """It is for the GPU; the operators need none yet."""
     for name in ("dense_decode", "sparse_decode"):
-        gpu = moved(CALLS[name])
+        gpu = moved(SERVING_CALLS[name])
         assert_same_bits(gpu._replace(kwargs={"plan": on_gpu(i32(1, 2))}).run(), gpu.run())
 
 
 # ---- streams, graphs, threads -------------------------------------------------------------------------
 
 
-@each_call
+@each_serving_call
 def test_on_another_stream(call: Call) -> None:
     """The inputs get their values on that stream, late: a call anywhere else would not see them."""
     expected = moved(call).run()
@@ -128,7 +140,7 @@ def test_on_another_stream(call: Call) -> None:
     assert_same_bits(got, expected)
 
 
-@each_call
+@each_serving_call
 def test_captured_in_a_graph_and_replayed_with_other_inputs(call: Call) -> None:
     gpu = moved(call)
     first = gpu.run()
@@ -164,7 +176,7 @@ def test_append_kv_in_a_graph() -> None:
 
 
 def test_another_thread_gives_the_same_bits() -> None:
-    calls = [moved(call) for call in CALLS.values()]
+    calls = [moved(call) for call in SERVING_CALLS.values()]
     expected = [call.run() for call in calls]
     found: list[tuple[torch.Tensor, ...]] = []
 
@@ -182,7 +194,7 @@ def test_another_thread_gives_the_same_bits() -> None:
         assert_same_bits(got, wanted)
 
 
-@each_call
+@each_serving_call
 def test_calls_keep_no_memory(call: Call) -> None:
     gpu = moved(call)
     gpu.run()
@@ -284,7 +296,7 @@ def text_of_error(call: Callable[[], Any]) -> str:
     return str(caught.value)
 
 
-@each_call
+@each_serving_call
 def test_a_tensor_of_another_device_is_refused(call: Call) -> None:
     gpu = moved(call)
     names = [argument.name for argument in call.functional._schema.arguments]
@@ -300,7 +312,7 @@ def test_a_tensor_of_another_device_is_refused(call: Call) -> None:
         assert text in {f"{call.op}: {name} must be on cpu, got cuda:0" for name in others}
 
 
-@each_call
+@each_serving_call
 def test_an_output_of_another_device_is_refused_before_anything_is_written(call: Call) -> None:
     gpu = moved(call)
     for wrong in call.outputs:
@@ -327,14 +339,14 @@ def test_a_refused_call_is_not_saved_and_its_text_stays(
 ) -> None:
     """Case files hold tensors of the host alone."""
     monkeypatch.setenv("TILEWISE_SAVE_ON_ERROR", os.fspath(tmp_path))
-    gpu = moved(CALLS["sparse_prefill_fwd"])
+    gpu = moved(SERVING_CALLS["sparse_prefill_fwd"])
     text = text_of_error(lambda: gpu.functional(*gpu.args, d_v=256))
     assert text == "sparse_prefill_fwd: d_v must be 512, got 256"
     assert list(tmp_path.iterdir()) == []
 
 
 def test_errors_name_the_gpus_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = moved(CALLS["sparse_decode"])
+    gpu = moved(SERVING_CALLS["sparse_decode"])
     names = ops_calls.kernel_names("sparse_decode")
     assert names[0] == "cuda_portable"
     monkeypatch.setenv("TILEWISE_KERNEL", "no_such")
@@ -344,4 +356,4 @@ def test_errors_name_the_gpus_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = "one that supports this call, got cpu_baseline: runs on the CPU, not on cuda:0"
     assert text_of_error(gpu.run) == f"sparse_decode: kernel must be {refused}"
     monkeypatch.setenv("TILEWISE_KERNEL", "cuda_portable")
-    assert_right(CALLS["sparse_decode"], gpu.run())
+    assert_right(SERVING_CALLS["sparse_decode"], gpu.run())

@@ -116,6 +116,61 @@ def sparse_prefill_fwd(**kwargs: Any) -> Call:
     return Call("sparse_prefill_fwd", args, kwargs, names if kwargs.get("indexer_topk") else names[:3])
 
 
+# Two sequences of different lengths; the second one's keys reach further back than its queries.
+Q_ENDS, K_ENDS = i32(0, 90, 160), i32(0, 90, 190)
+LENGTHS = (Q_ENDS, K_ENDS, 90, 100, 0.07)
+
+
+def varlen_tensors(d_qk: int = 128, dtype: torch.dtype = torch.bfloat16) -> tuple[torch.Tensor, ...]:
+    """q, k and v with two query heads a KV head."""
+    shapes = [(160, HEADS, d_qk), (190, HEADS // 2, d_qk), (190, HEADS // 2, min(d_qk, 128))]
+    return tuple(fp32(*shape, seed=i).to(dtype) for i, shape in enumerate(shapes))
+
+
+def selection(*heads: int) -> torch.Tensor:
+    """Key blocks of 64 of five query blocks of 64, of which three belong to the first sequence."""
+    return torch.randint(-1, 3, (*heads, 5, 3), generator=generator(3), dtype=torch.int32)
+
+
+def dense_prefill_fwd(d_qk: int = 128, dtype: torch.dtype = torch.bfloat16, **kwargs: Any) -> Call:
+    args = (*varlen_tensors(d_qk, dtype), *LENGTHS)
+    return Call("dense_prefill_fwd", args, kwargs, ("out", "lse"))
+
+
+def block_sparse_prefill_fwd(q2k: torch.Tensor | None, **kwargs: Any) -> Call:
+    args = (*varlen_tensors(), q2k, *LENGTHS)
+    return Call("block_sparse_prefill_fwd", args, {"q_block": 64, "kv_block": 64, **kwargs}, ("out", "lse"))
+
+
+def token_backward(call: Call, **kwargs: Any) -> Call:
+    """The call of sparse_prefill_bwd for that of sparse_prefill_fwd."""
+    q, kv, lists, scale = call.args
+    out, _, lse, _ = call.run()
+    options = {name: value for name, value in call.kwargs.items() if name in ("topk_length", "sink_bias")}
+    args = (bf16(*out.shape, seed=9), q, kv, out, lse, lists, scale)
+    more = ("d_sink",) * ("sink_bias" in options) + ("kl_target_out",) * kwargs.get("kl_target", False)
+    return Call("sparse_prefill_bwd", args, {**options, **kwargs}, ("dq", "dkv", *more))
+
+
+def sparse_prefill_bwd(sink_bias: torch.Tensor | None = None, **kwargs: Any) -> Call:
+    options = {} if sink_bias is None else {"sink_bias": sink_bias}
+    return token_backward(sparse_prefill_fwd(topk_length=i32(2, 6, 0, 9, 5), **options), **kwargs)
+
+
+def backward(call: Call, **kwargs: Any) -> Call:
+    """The call of the backward operator for that of the forward one."""
+    q, k, v, *others = call.args
+    out, lse = call.run()[:2]
+    outputs = ("dq", "dk", "dv", "d_sink") if "sink_bias" in call.kwargs else ("dq", "dk", "dv")
+    d_out = fp32(*out.shape, seed=9).to(out.dtype)
+    op = call.op.replace("_fwd", "_bwd")
+    return Call(op, (d_out, q, k, v, out, lse, *others), {**call.kwargs, **kwargs}, outputs)
+
+
+def expand_block_selection(*heads: int) -> Call:
+    return Call("expand_block_selection", (selection(*heads), 3), {}, ("out",))
+
+
 def fused(op: str, keys: torch.Tensor, lists: torch.Tensor, outputs: tuple[str, ...], **kwargs: Any) -> Call:
     s_q = lists.shape[0]
     places = torch.arange(s_q, dtype=torch.int32)
@@ -172,7 +227,7 @@ def permute_wv_proj() -> Call:
     return Call("permute_wv_proj", (fp8(2, 3, 1024), scales, 2, 512), {}, outputs, outputs)
 
 
-CALLS: dict[str, Call] = {
+SERVING_CALLS: dict[str, Call] = {
     "dense_decode": dense_decode(),
     "dense_decode, all options": dense_decode(
         causal=True, window=[2, 0], attn_sink=fp32(HEADS), batch_invariant=True
@@ -199,7 +254,31 @@ CALLS: dict[str, Call] = {
     "permute_q_b_proj": permute_q_b_proj(),
     "permute_wv_proj": permute_wv_proj(),
 }
+# Operators without GPU kernels.
+TRAINING_CALLS: dict[str, Call] = {
+    "sparse_prefill_bwd": sparse_prefill_bwd(),
+    "sparse_prefill_bwd, sink": sparse_prefill_bwd(bf16(HEADS)),
+    "sparse_prefill_bwd, all options": sparse_prefill_bwd(fp32(HEADS), kl_target=True, deterministic=False),
+    "dense_prefill_fwd": dense_prefill_fwd(),
+    "dense_prefill_fwd, all options": dense_prefill_fwd(
+        192, torch.float16, causal=True, window=[30, 0], sink_bias=fp32(HEADS)
+    ),
+    "dense_prefill_bwd": backward(dense_prefill_fwd(64)),
+    "dense_prefill_bwd, all options": backward(
+        dense_prefill_fwd(causal=True, window=[30, 0], sink_bias=bf16(HEADS)), deterministic=False
+    ),
+    "block_sparse_prefill_fwd": block_sparse_prefill_fwd(selection()),
+    "block_sparse_prefill_fwd, per head": block_sparse_prefill_fwd(
+        selection(HEADS), causal=False, window=[40, 3], sink_bias=bf16(HEADS)
+    ),
+    "block_sparse_prefill_bwd": backward(block_sparse_prefill_fwd(selection(), sink_bias=fp32(HEADS))),
+    "block_sparse_prefill_bwd, no selection": backward(block_sparse_prefill_fwd(None)),
+    "expand_block_selection": expand_block_selection(),
+    "expand_block_selection, per head": expand_block_selection(HEADS),
+}
+CALLS = SERVING_CALLS | TRAINING_CALLS
 each_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+each_serving_call = pytest.mark.parametrize("call", SERVING_CALLS.values(), ids=SERVING_CALLS.keys())
 
 
 def kernel_names(op: str) -> list[str]:

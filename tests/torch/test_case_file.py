@@ -86,13 +86,20 @@ def test_append_kv_replays(record: str | None, program: str, tmp_path: Path) -> 
     assert set(tensors_of(path)) == {"kv", "cache", "slots"}
 
 
+def test_invert_block_selection_replays(program: str, tmp_path: Path) -> None:
+    path = tmp_path / "call.safetensors"
+    save_case(path, "invert_block_selection", q2k=ops_calls.selection(), num_kv_blocks=3)
+    assert_replays(program, path, "invert_block_selection")
+    assert set(tensors_of(path)) == {"q2k", "row_ptr", "q_blocks"}
+
+
 def test_every_operator_is_covered() -> None:
     names = {
         schema.name.removeprefix("tilewise::")
         for schema in torch._C._jit_get_all_schemas()
         if schema.name.startswith("tilewise::")
     }
-    no_calls = {"set_num_threads", "get_num_threads", "noop", "append_kv"}
+    no_calls = {"set_num_threads", "get_num_threads", "noop", "append_kv", "invert_block_selection"}
     assert names - no_calls == {call.op for call in ops_calls.CALLS.values()}
 
 

@@ -42,7 +42,9 @@ def default_of(argument: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize("op", sorted({call.op for call in CALLS.values()} | {"append_kv"}))
+@pytest.mark.parametrize(
+    "op", sorted({call.op for call in CALLS.values()} | {"append_kv", "invert_block_selection"})
+)
 def test_functions_have_the_schemas_arguments(op: str) -> None:
     packet = getattr(ops, op)
     schema = packet.out._schema if "out" in packet.overloads() else packet.default._schema

@@ -106,7 +106,7 @@ def test_every_operator_is_in_the_list() -> None:
         for name in torch._C._dispatch_get_all_op_names()
         if name.startswith("tilewise::")
     }
-    helpers = {"append_kv", "noop", "set_num_threads", "get_num_threads"}
+    helpers = {"append_kv", "invert_block_selection", "noop", "set_num_threads", "get_num_threads"}
     assert found == {call.op for call in CALLS.values()} | helpers
 
 
