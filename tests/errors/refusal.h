@@ -117,7 +117,7 @@ template <class Args>
 void expect_refused(const Call<Args>& valid, const Call<Args>& spoilt, const std::string& text) {
   const std::string expected = std::string(spoilt.op) + ": " + text;
   EXPECT_EQ(text_of_refusal([&] { judge(spoilt.args); }), expected);
-  if (testing::Test::HasFailure()) return;  // running it might read memory that is not there
+  if (::testing::Test::HasFailure()) return;  // running it might read memory that is not there
   EXPECT_EQ(text_of_refusal([&] { once(spoilt.args); }), expected);
   if constexpr (kHasPlan<Args>) {
     EXPECT_EQ(text_of_refusal([&] { plan(spoilt.args, Device::cpu()); }), expected);
@@ -146,7 +146,7 @@ void expect_rows(Call<Args> (*make)(), const std::vector<Row<Args>>& rows) {
     Call<Args> call = make();
     row.spoil(call);
     expect_refused(valid, call, row.text);
-    if (testing::Test::HasFailure()) return;
+    if (::testing::Test::HasFailure()) return;
   }
 }
 
