@@ -59,6 +59,16 @@ def test_readme_results() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_readme_training() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    block = text.split("### Training\n\n```python\n")[1].split("```")[0]
+    shapes = {"q": (1800, 4, 192), "k": (1800, 2, 192), "v": (1800, 2, 128)}
+    names = {name: bf16(*shape, seed=i).requires_grad_() for i, (name, shape) in enumerate(shapes.items())}
+    sink = fp32(4).requires_grad_()
+    exec(block, {**names, "sink": sink, "d_out": bf16(1800, 4, 128), "torch": torch, "tilewise": tilewise})
+    assert all(tensor.grad.abs().max() > 0 for tensor in (*names.values(), sink))
+
+
 def test_readme_mixed_step() -> None:
     tokens, n, h_q, n_wv_group = 7, 3, 8, 2
     q = bf16(tokens, h_q, 512)
