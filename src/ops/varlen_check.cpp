@@ -66,7 +66,9 @@ void check_varlen(Checker& check, const VarlenCommon& in, std::span<const HeadSi
   shape->max_seqlen_k = std::min(in.max_seqlen_k, shape->total_k);
   shape->softmax_scale = in.softmax_scale;
   shape->causal = in.causal;
-  shape->window = check_window(check, in.window, in.causal);
+  // Beside a causal mask a window may reach ahead: a key must pass both.
+  constexpr bool kAlone = false;
+  shape->window = check_window(check, in.window, kAlone);
   shape->has_sink_bias = in.sink_bias.present();
   if (in.sink_bias) {
     check.input("sink_bias", in.sink_bias, {DType::kFP32, DType::kFP16, DType::kBF16}, {shape->h_q});

@@ -34,12 +34,6 @@ std::vector<Row<Args>> sequence_rows() {
        "softmax_scale must be finite, got inf"},
       {"window below -1", [](auto& c) { c.args.window = {-2, -1}; },
        "window must be a pair of numbers of at least -1, got (-2, -1)"},
-      {"window ahead where causal",
-       [](auto& c) {
-         c.args.causal = true;
-         c.args.window = {3, 1};
-       },
-       "window must be of right -1 or 0 where causal, got (3, 1)"},
   };
 }
 

@@ -191,6 +191,20 @@ TEST(Prefill, AWindowThatHidesNothingChangesNoBit) {
   }
 }
 
+TEST(Prefill, ACausalMaskCutsAWindowThatReachesAhead) {
+  SequenceCase c = two_sequences();
+  c.causal = true;
+  c.window = {40, 0};
+  SequenceData data(c);
+  for (SequenceArgs args : calls_of(data)) {
+    const std::vector<uint8_t> behind = bits_of(args);
+    for (const int64_t right : {int64_t{-1}, int64_t{7}, int64_t{100000}}) {
+      std::visit([&](auto& a) { a.window.right = right; }, args);
+      EXPECT_EQ(behind, bits_of(args)) << right;
+    }
+  }
+}
+
 TEST(Prefill, OrderDuplicatesAndWidthOfAListChangeNoBit) {
   SequenceCase c = two_sequences();
   c.selected = Selected::kShared;
