@@ -13,8 +13,11 @@
 #include "cases/data.h"
 #include "cases/random.h"
 #include "cases/sets.h"
+#include "cases/training.h"
+#include "core/numeric.h"
 #include "tests/casefile/damage.h"
 #include "tests/errors/refusal.h"
+#include "tests/errors/training_calls.h"
 #include "tests/support/kernels.h"
 #include "tests/tools/program.h"
 #include "tools/call.h"
@@ -54,6 +57,34 @@ OwnedCall permutation(errors::Call<Args> call) {
   return {args, std::make_shared<errors::Memory>(std::move(call.memory))};
 }
 
+// Normal numbers in what has type bfloat16; the rest stays as it is.
+OwnedCall token_sparse_gradients() {
+  errors::Call<SparsePrefillBwdArgs> call = errors::sparse_prefill_bwd_call();
+  casefile::each_tensor(CaseArgs(call.args), [](const char* name, const TensorView& view, casefile::Access) {
+    if (view.dtype() != DType::kBF16) return;
+    const auto random = cases::Stream64{2}.child(name);
+    for (int64_t i = 0; i < view.numel(); ++i) {
+      view.data_as<uint16_t>()[i] = f32_to_bf16_bits(random.normal(static_cast<uint64_t>(i)));
+    }
+  });
+  return {call.args, std::make_shared<errors::Memory>(std::move(call.memory))};
+}
+
+void add_sequence_calls(cases::Selected selected, std::vector<OwnedCall>& calls) {
+  cases::SequenceCase c;
+  c.lengths_q = {20, 70};
+  c.lengths_k = {30, 150};
+  c.h_q = 2;
+  c.causal = true;
+  c.sink = cases::Sink::kFinite;
+  c.selected = selected;
+  c.packed = true;
+  const auto data = std::make_shared<cases::SequenceData>(c);
+  for (const cases::SequenceArgs& args : {data->forward(), data->backward()}) {
+    calls.push_back({std::visit([](const auto& a) { return CaseArgs(a); }, args), data});
+  }
+}
+
 // Small calls of every operator; of the attention operators as views into larger buffers.
 std::vector<OwnedCall> some_calls() {
   std::vector<OwnedCall> calls;
@@ -67,6 +98,11 @@ std::vector<OwnedCall> some_calls() {
   }
   calls.push_back(permutation(errors::permute_q_b_proj_call()));
   calls.push_back(permutation(errors::permute_wv_proj_call()));
+  calls.push_back(permutation(errors::expand_block_selection_call()));
+  calls.push_back(permutation(errors::invert_block_selection_call()));
+  calls.push_back(token_sparse_gradients());
+  add_sequence_calls(cases::Selected::kNothing, calls);
+  add_sequence_calls(cases::Selected::kPerHead, calls);
   return calls;
 }
 
