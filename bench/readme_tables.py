@@ -14,7 +14,8 @@ RESULTS = ROOT / "bench" / "results"
 def against_torch(name: str) -> str:
     """Speed beside the same in torch: one row a case, one column a report."""
     reports = [
-        json.loads(path.read_text(encoding="utf-8")) for path in sorted((RESULTS / "cpu").glob(f"{name}*.json"))
+        json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted((RESULTS / "cpu").glob(f"{name}*.json"))
     ]
     titles = [
         f"{'with' if r['amx'] else 'without'} AMX, {r['threads']} thread{'s' if r['threads'] > 1 else ''}"
@@ -47,7 +48,9 @@ def against_torch(name: str) -> str:
 def training_sweep() -> str:
     """How the time of masked training grows with the length."""
     report = json.loads((RESULTS / "cpu" / "training_sweep.json").read_text(encoding="utf-8"))
-    lines = ["| mask | length | attended pairs a head | forward (ms) | ns a pair | backward (ms) | ns a pair |"]
+    lines = [
+        "| mask | length | attended pairs a head | forward (ms) | ns a pair | backward (ms) | ns a pair |"
+    ]
     lines.append("|---|---|---|---|---|---|---|")
     for mask, rows in report["sweeps"].items():
         for row in rows:

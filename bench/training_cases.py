@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
 # Loads torch.ops.tilewise.
 import tilewise  # noqa: F401
+import torch
+from torch import Tensor
 
 
 class Case(NamedTuple):
@@ -66,9 +65,9 @@ def dense_backward(heads: int, length: int, d_qk: int, d_v: int, goal: float) ->
         theirs = _in_torch(*inputs, sequence.scale)
     return Case(
         f"dense_prefill_bwd causal {length} rows, {heads} heads, {d_qk}/{d_v}",
-        lambda: torch.ops.tilewise.dense_prefill_bwd(
-            d_out, *detached, out, lse, *sequence.arguments(), True
-        )[1],
+        lambda: torch.ops.tilewise.dense_prefill_bwd(d_out, *detached, out, lse, *sequence.arguments(), True)[
+            1
+        ],
         lambda: torch.autograd.grad(theirs, inputs, d_out, retain_graph=True)[1],
         (goal, None),
     )

@@ -164,8 +164,9 @@ std::string support_table() {
                        {names_of(explain_any(example.args, every_instruction_set())), "none"});
   }
   for (const PlainOperator& op : kPlainOperators) {
-    text += table_line(op.name, to_string(op.type),
-                       {plain_kernel(DeviceType::kCpu), op.on_gpu ? plain_kernel(DeviceType::kCuda) : "none"});
+    text +=
+        table_line(op.name, to_string(op.type),
+                   {plain_kernel(DeviceType::kCpu), op.on_gpu ? plain_kernel(DeviceType::kCuda) : "none"});
   }
   return text;
 }

@@ -9,8 +9,8 @@
 
 namespace tilewise::cases {
 
-// The operators that have no plan and no kernel table: one loop of moves on any CPU, or one kernel on any GPU,
-// which goes by the device's name.
+// The operators that have no plan and no kernel table: one loop of moves on any CPU, or one kernel on any
+// GPU, which goes by the device's name.
 struct PlainOperator {
   const char* name;
   DType type;  // of what it moves

@@ -85,8 +85,8 @@ std::vector<Judgement> judge_gradients(const Args& a, const TrainingTruth& truth
 template <class Args>
 std::vector<Judgement> judge_result(const Args& a, const TrainingTruth& truth) {
   std::vector<Judgement> found;
-  found.push_back({"out", reference::compare_rows(reference::to_floats(a.out), truth.exact.out, truth.rounded.out,
-                                                  truth.exact.sensitivity, truth.exact.d_v,
+  found.push_back({"out", reference::compare_rows(reference::to_floats(a.out), truth.exact.out,
+                                                  truth.rounded.out, truth.exact.sensitivity, truth.exact.d_v,
                                                   reference::output_type(a.out.dtype()))});
   if (a.lse) found.push_back({"lse", reference::compare_logs(reference::to_floats(a.lse), truth.exact.lse)});
   return found;
@@ -169,8 +169,8 @@ void SequenceData::allocate_keys(TensorView* keys, TensorView* values) {
   }
   const TensorView both = allocate(case_.dtype, {rows, case_.h_kv, case_.d_qk + case_.d_v});
   *keys = {both.data(), case_.dtype, std::vector<int64_t>{rows, case_.h_kv, case_.d_qk}, both.strides()};
-  *values = {both.data_as<uint16_t>() + case_.d_qk, case_.dtype, std::vector<int64_t>{rows, case_.h_kv, case_.d_v},
-        both.strides()};
+  *values = {both.data_as<uint16_t>() + case_.d_qk, case_.dtype,
+             std::vector<int64_t>{rows, case_.h_kv, case_.d_v}, both.strides()};
 }
 
 void SequenceData::fill_normal(const TensorView& view, const char* label, float spread) {

@@ -88,7 +88,7 @@ class SequenceData {
   SequenceCase case_;
   std::vector<std::vector<uint8_t>> memory_;
   TensorView sink_;
-  TensorView out_, lse_;              // of the oracle
+  TensorView out_, lse_;  // of the oracle
   TensorView forward_out_, forward_lse_;
   TensorView dq_, dk_, dv_, d_sink_;
 };

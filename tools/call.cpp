@@ -25,12 +25,11 @@ using NamedBytes = std::vector<std::pair<std::string, std::vector<uint8_t>>>;
 
 // Operators that are single functions, without kernels to choose from.
 template <class T>
-constexpr bool kIsPlain = std::is_same_v<T, PermuteQBProjArgs> || std::is_same_v<T, PermuteWvProjArgs> ||
-                          std::is_same_v<T, ExpandBlockSelectionArgs> ||
-                          std::is_same_v<T, InvertBlockSelectionArgs>;
+constexpr bool kIsPlain =
+    std::is_same_v<T, PermuteQBProjArgs> || std::is_same_v<T, PermuteWvProjArgs> ||
+    std::is_same_v<T, ExpandBlockSelectionArgs> || std::is_same_v<T, InvertBlockSelectionArgs>;
 template <class T>
-constexpr bool kIsTraining =
-    std::is_same_v<T, SparsePrefillBwdArgs> || std::is_base_of_v<VarlenCommon, T>;
+constexpr bool kIsTraining = std::is_same_v<T, SparsePrefillBwdArgs> || std::is_base_of_v<VarlenCommon, T>;
 template <class T>
 constexpr bool kIsMove = std::is_same_v<T, QuantizeKvArgs> || std::is_same_v<T, DequantizeKvArgs> ||
                          std::is_same_v<T, AppendKvArgs>;
@@ -141,7 +140,8 @@ NamedBytes expected_bytes(const InvertBlockSelectionArgs& a) {
       pointers.push_back(static_cast<int32_t>(entries.size()));
       for (int64_t r = 0; block < a.num_kv_blocks && !lists.empty() && r < rows; ++r) {
         const std::vector<int32_t>& list = lists[static_cast<size_t>(h * rows + r)];
-        if (std::find(list.begin(), list.end(), block) != list.end()) entries.push_back(static_cast<int32_t>(r));
+        if (std::find(list.begin(), list.end(), block) != list.end())
+          entries.push_back(static_cast<int32_t>(r));
       }
     }
   }

@@ -21,7 +21,8 @@ namespace {
 std::vector<Row> all_rows(const Device& device, const PlanOptions& options) {
   const std::vector<cases::Case> list = cases::demo_cases();
   const bool trains = device.id.type == DeviceType::kCpu;  // no GPU has these operators yet
-  Progress progress(kLayerSteps + static_cast<int>(list.size()) + kPermuteSteps + (trains ? kTrainingSteps : 0));
+  Progress progress(kLayerSteps + static_cast<int>(list.size()) + kPermuteSteps +
+                    (trains ? kTrainingSteps : 0));
   const auto step = [&](const std::string& what) { progress.step(what); };
   std::vector<Row> rows = run_layer(device, options, step);
   for (const cases::Case& c : list) {

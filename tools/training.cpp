@@ -73,7 +73,8 @@ void add_sequence_rows(bool selected, const PlanOptions& options, std::vector<Ro
     std::visit(
         [&](const auto& a) {
           const bool backward = requires { a.d_out; };
-          rows.push_back(measure_training(a, shape, pairs, backward ? kBackwardFlops * flops : flops, options));
+          rows.push_back(
+              measure_training(a, shape, pairs, backward ? kBackwardFlops * flops : flops, options));
         },
         args);
   }

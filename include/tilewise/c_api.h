@@ -372,7 +372,8 @@ typedef struct TilewiseDensePrefillFwdArgs {
 } TilewiseDensePrefillFwdArgs;
 
 TilewiseStatus tilewise_dense_prefill_fwd_workspace(const TilewiseDensePrefillFwdArgs* args, size_t* bytes);
-TilewiseStatus tilewise_dense_prefill_fwd(const TilewiseDensePrefillFwdArgs* args, void* workspace, size_t workspace_bytes);
+TilewiseStatus tilewise_dense_prefill_fwd(const TilewiseDensePrefillFwdArgs* args, void* workspace,
+                                          size_t workspace_bytes);
 
 /* dense_prefill_bwd: its gradients. */
 typedef struct TilewiseDensePrefillBwdArgs {
@@ -401,7 +402,8 @@ typedef struct TilewiseDensePrefillBwdArgs {
 } TilewiseDensePrefillBwdArgs;
 
 TilewiseStatus tilewise_dense_prefill_bwd_workspace(const TilewiseDensePrefillBwdArgs* args, size_t* bytes);
-TilewiseStatus tilewise_dense_prefill_bwd(const TilewiseDensePrefillBwdArgs* args, void* workspace, size_t workspace_bytes);
+TilewiseStatus tilewise_dense_prefill_bwd(const TilewiseDensePrefillBwdArgs* args, void* workspace,
+                                          size_t workspace_bytes);
 
 /* block_sparse_prefill_fwd: the same to selected blocks of keys alone. */
 typedef struct TilewiseBlockSparsePrefillFwdArgs {
@@ -426,8 +428,10 @@ typedef struct TilewiseBlockSparsePrefillFwdArgs {
   int32_t threads;
 } TilewiseBlockSparsePrefillFwdArgs;
 
-TilewiseStatus tilewise_block_sparse_prefill_fwd_workspace(const TilewiseBlockSparsePrefillFwdArgs* args, size_t* bytes);
-TilewiseStatus tilewise_block_sparse_prefill_fwd(const TilewiseBlockSparsePrefillFwdArgs* args, void* workspace, size_t workspace_bytes);
+TilewiseStatus tilewise_block_sparse_prefill_fwd_workspace(const TilewiseBlockSparsePrefillFwdArgs* args,
+                                                           size_t* bytes);
+TilewiseStatus tilewise_block_sparse_prefill_fwd(const TilewiseBlockSparsePrefillFwdArgs* args,
+                                                 void* workspace, size_t workspace_bytes);
 
 /* block_sparse_prefill_bwd: its gradients. */
 typedef struct TilewiseBlockSparsePrefillBwdArgs {
@@ -458,8 +462,10 @@ typedef struct TilewiseBlockSparsePrefillBwdArgs {
   int32_t threads;
 } TilewiseBlockSparsePrefillBwdArgs;
 
-TilewiseStatus tilewise_block_sparse_prefill_bwd_workspace(const TilewiseBlockSparsePrefillBwdArgs* args, size_t* bytes);
-TilewiseStatus tilewise_block_sparse_prefill_bwd(const TilewiseBlockSparsePrefillBwdArgs* args, void* workspace, size_t workspace_bytes);
+TilewiseStatus tilewise_block_sparse_prefill_bwd_workspace(const TilewiseBlockSparsePrefillBwdArgs* args,
+                                                           size_t* bytes);
+TilewiseStatus tilewise_block_sparse_prefill_bwd(const TilewiseBlockSparsePrefillBwdArgs* args,
+                                                 void* workspace, size_t workspace_bytes);
 
 /* expand_block_selection: each row of a selection, `factor` times. */
 typedef struct TilewiseExpandBlockSelectionArgs {

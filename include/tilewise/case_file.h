@@ -31,8 +31,8 @@ namespace tilewise {
 using CaseArgs =
     std::variant<DenseDecodeArgs, SparseDecodeArgs, SparsePrefillFwdArgs, FusedPrefillArgs, FusedDecodeArgs,
                  FusedDecodePartialsArgs, CombinePartialsArgs, CombinePartialsFusedArgs, QuantizeKvArgs,
-                 DequantizeKvArgs, AppendKvArgs, PermuteQBProjArgs, PermuteWvProjArgs,
-                 DensePrefillFwdArgs, DensePrefillBwdArgs, BlockSparsePrefillFwdArgs, BlockSparsePrefillBwdArgs,
+                 DequantizeKvArgs, AppendKvArgs, PermuteQBProjArgs, PermuteWvProjArgs, DensePrefillFwdArgs,
+                 DensePrefillBwdArgs, BlockSparsePrefillFwdArgs, BlockSparsePrefillBwdArgs,
                  ExpandBlockSelectionArgs, InvertBlockSelectionArgs, SparsePrefillBwdArgs>;
 
 /// The operator's name, for example "sparse_decode".

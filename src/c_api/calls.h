@@ -1,5 +1,5 @@
-// What every operator with a plan does with its C struct: `convert(reader, struct)`, found where the struct is
-// known, makes the C++ one.
+// What every operator with a plan does with its C struct: `convert(reader, struct)`, found where the struct
+// is known, makes the C++ one.
 #pragma once
 
 #include "c_api/guard.h"

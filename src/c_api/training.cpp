@@ -103,7 +103,8 @@ using tilewise::c_api::Reader;
 
 extern "C" {
 
-TilewiseStatus tilewise_sparse_prefill_bwd_workspace(const TilewiseSparsePrefillBwdArgs* args, size_t* bytes) {
+TilewiseStatus tilewise_sparse_prefill_bwd_workspace(const TilewiseSparsePrefillBwdArgs* args,
+                                                     size_t* bytes) {
   return give_workspace("sparse_prefill_bwd", args, bytes);
 }
 TilewiseStatus tilewise_sparse_prefill_bwd(const TilewiseSparsePrefillBwdArgs* args, void* workspace,
@@ -114,28 +115,34 @@ TilewiseStatus tilewise_sparse_prefill_bwd(const TilewiseSparsePrefillBwdArgs* a
 TilewiseStatus tilewise_dense_prefill_fwd_workspace(const TilewiseDensePrefillFwdArgs* args, size_t* bytes) {
   return give_workspace("dense_prefill_fwd", args, bytes);
 }
-TilewiseStatus tilewise_dense_prefill_fwd(const TilewiseDensePrefillFwdArgs* args, void* workspace, size_t workspace_bytes) {
+TilewiseStatus tilewise_dense_prefill_fwd(const TilewiseDensePrefillFwdArgs* args, void* workspace,
+                                          size_t workspace_bytes) {
   return call("dense_prefill_fwd", args, workspace, workspace_bytes);
 }
 
 TilewiseStatus tilewise_dense_prefill_bwd_workspace(const TilewiseDensePrefillBwdArgs* args, size_t* bytes) {
   return give_workspace("dense_prefill_bwd", args, bytes);
 }
-TilewiseStatus tilewise_dense_prefill_bwd(const TilewiseDensePrefillBwdArgs* args, void* workspace, size_t workspace_bytes) {
+TilewiseStatus tilewise_dense_prefill_bwd(const TilewiseDensePrefillBwdArgs* args, void* workspace,
+                                          size_t workspace_bytes) {
   return call("dense_prefill_bwd", args, workspace, workspace_bytes);
 }
 
-TilewiseStatus tilewise_block_sparse_prefill_fwd_workspace(const TilewiseBlockSparsePrefillFwdArgs* args, size_t* bytes) {
+TilewiseStatus tilewise_block_sparse_prefill_fwd_workspace(const TilewiseBlockSparsePrefillFwdArgs* args,
+                                                           size_t* bytes) {
   return give_workspace("block_sparse_prefill_fwd", args, bytes);
 }
-TilewiseStatus tilewise_block_sparse_prefill_fwd(const TilewiseBlockSparsePrefillFwdArgs* args, void* workspace, size_t workspace_bytes) {
+TilewiseStatus tilewise_block_sparse_prefill_fwd(const TilewiseBlockSparsePrefillFwdArgs* args,
+                                                 void* workspace, size_t workspace_bytes) {
   return call("block_sparse_prefill_fwd", args, workspace, workspace_bytes);
 }
 
-TilewiseStatus tilewise_block_sparse_prefill_bwd_workspace(const TilewiseBlockSparsePrefillBwdArgs* args, size_t* bytes) {
+TilewiseStatus tilewise_block_sparse_prefill_bwd_workspace(const TilewiseBlockSparsePrefillBwdArgs* args,
+                                                           size_t* bytes) {
   return give_workspace("block_sparse_prefill_bwd", args, bytes);
 }
-TilewiseStatus tilewise_block_sparse_prefill_bwd(const TilewiseBlockSparsePrefillBwdArgs* args, void* workspace, size_t workspace_bytes) {
+TilewiseStatus tilewise_block_sparse_prefill_bwd(const TilewiseBlockSparsePrefillBwdArgs* args,
+                                                 void* workspace, size_t workspace_bytes) {
   return call("block_sparse_prefill_bwd", args, workspace, workspace_bytes);
 }
 

@@ -157,18 +157,26 @@ void Outline::write(OutputFile& file, bool with_data) const {
 
 const char* operator_name(const CaseArgs& args) {
   // In the order of CaseArgs.
-  static constexpr const char* kNames[] = {
-      "dense_decode",   "sparse_decode",         "sparse_prefill_fwd", "fused_prefill",
-      "fused_decode",   "fused_decode_partials", "combine_partials",   "combine_partials_fused",
-      "quantize_kv",    "dequantize_kv",         "append_kv",          "permute_q_b_proj",
-      "permute_wv_proj",
-      "dense_prefill_fwd",
-      "dense_prefill_bwd",
-      "block_sparse_prefill_fwd",
-      "block_sparse_prefill_bwd",
-      "expand_block_selection",
-      "invert_block_selection",
-      "sparse_prefill_bwd"};
+  static constexpr const char* kNames[] = {"dense_decode",
+                                           "sparse_decode",
+                                           "sparse_prefill_fwd",
+                                           "fused_prefill",
+                                           "fused_decode",
+                                           "fused_decode_partials",
+                                           "combine_partials",
+                                           "combine_partials_fused",
+                                           "quantize_kv",
+                                           "dequantize_kv",
+                                           "append_kv",
+                                           "permute_q_b_proj",
+                                           "permute_wv_proj",
+                                           "dense_prefill_fwd",
+                                           "dense_prefill_bwd",
+                                           "block_sparse_prefill_fwd",
+                                           "block_sparse_prefill_bwd",
+                                           "expand_block_selection",
+                                           "invert_block_selection",
+                                           "sparse_prefill_bwd"};
   static_assert(std::size(kNames) == std::variant_size_v<CaseArgs>);
   return kNames[args.index()];
 }

@@ -30,8 +30,8 @@ T* granted(void* workspace, size_t offset) {
   return reinterpret_cast<T*>(static_cast<std::byte*>(workspace) + offset);
 }
 
-/// Lays pieces out one after the other: books them in a ledger or, where there is a workspace, grants them too.
-/// Whoever plans and whoever runs go through the same calls.
+/// Lays pieces out one after the other: books them in a ledger or, where there is a workspace, grants them
+/// too. Whoever plans and whoever runs go through the same calls.
 class Layouter {
  public:
   Layouter(Ledger& ledger, void* workspace) : ledger_(ledger), workspace_(workspace) {}

@@ -89,7 +89,7 @@ struct VarlenPlan {
   size_t sequences = 0;
   size_t scratch = 0;  // of each thread
   size_t scratch_bytes = 0;
-  size_t shared = 0;  // the backward's rows and dQ, of all query tiles
+  size_t shared = 0;     // the backward's rows and dQ, of all query tiles
   size_t selection = 0;  // the backward's lists
 };
 std::string describe(const VarlenPlan& plan);

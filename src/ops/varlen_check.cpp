@@ -91,7 +91,8 @@ void check_selection(Checker& check, const BlockSparseCommon& args, VarlenShape*
   const int64_t q_block = args.q_block;
   const int64_t kv_block = args.kv_block;
   if (q_block < 1 || q_block % kQBlockUnit != 0 || q_block > kMaxCount) {
-    check.refuse("q_block", fmt::format("a positive multiple of {}", kQBlockUnit), fmt::format("{}", q_block));
+    check.refuse("q_block", fmt::format("a positive multiple of {}", kQBlockUnit),
+                 fmt::format("{}", q_block));
   }
   if (kv_block != 64 && kv_block != 128) check.refuse("kv_block", "64 or 128", fmt::format("{}", kv_block));
   if (!q2k) return;

@@ -119,7 +119,8 @@ Comparison compare_gradient(std::span<const float> actual, const GradientTensor&
                        place(sums.largest_at, oracle, actual[sums.largest_at]));
   };
   if (size == 0 && error == 0) return found;
-  // Values far below a type's normal ones (float16: 6e-5) turn by being stored: an error of e turns by e^2 / 2.
+  // Values far below a type's normal ones (float16: 6e-5) turn by being stored: an error of e turns by e^2
+  // / 2.
   const bool type_has_it = sums.of_type < (1 - cosine) * sums.oracle;
   const bool has_direction = size > 0 && type_has_it && oracle.noise < kNoiseOfADirection * size;
   if (has_direction && !(sums.cosine() >= cosine)) found.note_wrong(where);

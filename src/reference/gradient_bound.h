@@ -8,7 +8,8 @@
 // every such error has its typical size: in a tensor that few pairs of query and key make up, the error of
 // `rounded` may be next to nothing by luck. `noise` is how far rounding of sums in fp32 moves it. It matters
 // where the gradient cancels (a row with a single key: P = 1, dP = delta) and where nothing is rounded to
-// fewer bits (d_sink, kl_target). A gradient that noise, or its own type's rounding, may turn by itself has no direction to compare.
+// fewer bits (d_sink, kl_target). A gradient that noise, or its own type's rounding, may turn by itself has
+// no direction to compare.
 #pragma once
 
 #include <cstdint>

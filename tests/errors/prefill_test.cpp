@@ -1,4 +1,5 @@
-// Every error of dense_prefill and block_sparse_prefill, forward and backward, and of what prepares selections.
+// Every error of dense_prefill and block_sparse_prefill, forward and backward, and of what prepares
+// selections.
 #include <limits>
 
 #include "tests/errors/refusal.h"
@@ -41,7 +42,8 @@ template <class Args>
 std::vector<Row<Args>> selection_rows() {
   return {
       {"q_block 0", [](auto& c) { c.args.q_block = 0; }, "q_block must be a positive multiple of 64, got 0"},
-      {"q_block 96", [](auto& c) { c.args.q_block = 96; }, "q_block must be a positive multiple of 64, got 96"},
+      {"q_block 96", [](auto& c) { c.args.q_block = 96; },
+       "q_block must be a positive multiple of 64, got 96"},
       {"kv_block 32", [](auto& c) { c.args.kv_block = 32; }, "kv_block must be 64 or 128, got 32"},
       {"kv_block without a selection",
        [](auto& c) {
@@ -54,8 +56,7 @@ std::vector<Row<Args>> selection_rows() {
        "q2k must be int32 [4, rows, n], got int32 [6]"},
       {"another number of heads", [](auto& c) { c.args.q2k = with_size(c.args.q2k, 0, 2); },
        "q2k must be int32 [4, rows, n], got int32 [2, 2, 3]"},
-      {"too many rows",
-       [](auto& c) { c.args.q2k = with_stride(with_size(c.args.q2k, 1, kTooMany), 1, 0); },
+      {"too many rows", [](auto& c) { c.args.q2k = with_stride(with_size(c.args.q2k, 1, kTooMany), 1, 0); },
        "q2k must be of rows 0 to 2147483647, got rows 2147483648"},
       {"too long a list", [](auto& c) { c.args.q2k = with_stride(with_size(c.args.q2k, 2, kTooMany), 1, 0); },
        "q2k must be of n 0 to 2147483647, got n 2147483648"},

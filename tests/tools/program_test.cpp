@@ -116,9 +116,10 @@ TEST(Info, ShowsTheMachineAndEveryOperator) {
   for (const cases::Op op : cases::all_ops()) operators.insert(cases::op_name(op));
   EXPECT_EQ(operators.size(), std::variant_size_v<CaseArgs>);
   for (const std::string& op : operators) {
-    const std::string first = plain.contains(op)                         ? "cpu "
-                              : cuda::kBuilt && !training.contains(op) ? "cuda_portable refused: runs on CUDA devices, not on cpu\n"
-                                                 : "cpu_";
+    const std::string first = plain.contains(op) ? "cpu "
+                              : cuda::kBuilt && !training.contains(op)
+                                  ? "cuda_portable refused: runs on CUDA devices, not on cpu\n"
+                                  : "cpu_";
     std::string begin = "\n";
     begin.append(op).append("\n  ").append(first);
     EXPECT_THAT(outcome.out, HasSubstr(begin));

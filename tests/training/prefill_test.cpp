@@ -73,7 +73,9 @@ TEST_P(EveryCase, HasTheSameBitsForAnyNumberOfThreads) {
   }
 }
 
-std::string test_name(const ::testing::TestParamInfo<SequenceCase>& info) { return std::to_string(info.index); }
+std::string test_name(const ::testing::TestParamInfo<SequenceCase>& info) {
+  return std::to_string(info.index);
+}
 INSTANTIATE_TEST_SUITE_P(Prefill, EveryCase, ::testing::ValuesIn(sequence_cases()), test_name);
 
 SequenceCase two_sequences() {
@@ -305,9 +307,8 @@ TEST(Prefill, VisitsTheTilesThatItAttendsAndNoOthers) {
   c.window.left = 100;
   SequenceData window(c);
   for (const SequenceArgs& args : calls_of(window)) {
-    EXPECT_EQ(visited(args), 2 * tile_pairs(2000, 128, 256, [](int64_t q, int64_t k) {
-                return k <= q && k >= q - 100;
-              }));
+    EXPECT_EQ(visited(args),
+              2 * tile_pairs(2000, 128, 256, [](int64_t q, int64_t k) { return k <= q && k >= q - 100; }));
   }
   c.window.left = -1;
   c.selected = Selected::kShared;
@@ -320,9 +321,9 @@ TEST(Prefill, VisitsTheTilesThatItAttendsAndNoOthers) {
   }
   for (const SequenceArgs& args : calls_of(selected)) {
     EXPECT_EQ(visited(args), 2 * tile_pairs(2000, 128, 128, [](int64_t q, int64_t k) {
-                const int64_t block = k / 128;
-                return k <= q && (block == 0 || block == q / 128 - 1 || block == q / 128);
-              }));
+                               const int64_t block = k / 128;
+                               return k <= q && (block == 0 || block == q / 128 - 1 || block == q / 128);
+                             }));
   }
 }
 

@@ -8,11 +8,11 @@
 
 namespace tilewise {
 
-/// dense_prefill's arguments with a selection; d_qk/d_v is 192/128 or 128/128, and causal is the default. Row i
-/// of q2k belongs to the i-th query block, the blocks of the sequences one after another; its entries are key
-/// blocks, counted inside the sequence. Negative entries are pads, duplicates count once, blocks that do not
-/// exist or that the mask hides contribute nothing; order, duplicates and the list's width change no bit. Rows
-/// past the last query block are ignored, query blocks past the last row see nothing.
+/// dense_prefill's arguments with a selection; d_qk/d_v is 192/128 or 128/128, and causal is the default. Row
+/// i of q2k belongs to the i-th query block, the blocks of the sequences one after another; its entries are
+/// key blocks, counted inside the sequence. Negative entries are pads, duplicates count once, blocks that do
+/// not exist or that the mask hides contribute nothing; order, duplicates and the list's width change no bit.
+/// Rows past the last query block are ignored, query blocks past the last row see nothing.
 struct BlockSparseCommon : VarlenCommon {
   BlockSparseCommon() { causal = true; }
 

@@ -14,9 +14,9 @@ namespace tilewise {
 /// cu_seqlens_q[i + 1]) and the key rows [cu_seqlens_k[i], cu_seqlens_k[i + 1]); values are clamped to the
 /// tensors' rows, a decrease makes an empty sequence. Query head i uses KV head i / (h_q / h_kv).
 struct VarlenCommon {
-  TensorView q;  ///< bfloat16 or float16 [total_q, h_q, d_qk]; d_qk/d_v 192/128, 128/128 or 64/64
-  TensorView k;  ///< the same type, [total_k, h_kv, d_qk]; h_q a multiple of h_kv
-  TensorView v;  ///< the same type, [total_k, h_kv, d_v]
+  TensorView q;              ///< bfloat16 or float16 [total_q, h_q, d_qk]; d_qk/d_v 192/128, 128/128 or 64/64
+  TensorView k;              ///< the same type, [total_k, h_kv, d_qk]; h_q a multiple of h_kv
+  TensorView v;              ///< the same type, [total_k, h_kv, d_v]
   TensorView cu_seqlens_q;   ///< int32 [b + 1]
   TensorView cu_seqlens_k;   ///< int32 [b + 1]
   int64_t max_seqlen_q = 0;  ///< an upper bound of a sequence's query rows; longer ones are cut there

@@ -8,9 +8,10 @@
 //               P = exp(S - lse), dS = P (dP - delta)
 //               dV += P^T dO, dK += dS^T Q     accumulate_keys, in the thread's memory
 //               dQ += dS K                     accumulate, in the workspace, in the order of the key tiles
-//   order     a query tile counts the key tiles that were added to its dQ; a thread waits until all before its
-//             own were. Work is taken in ascending order of key tiles, so whoever waits, waits for work that a
-//             thread has taken before. The last one stores dQ.
+//   order     a query tile counts the key tiles that were added to its dQ; a thread waits until all before
+//   its
+//             own were. Work is taken in ascending order of key tiles, so whoever waits, waits for work that
+//             a thread has taken before. The last one stores dQ.
 //
 // So the bits of all gradients follow from the sequence alone, whatever the number of threads is.
 //
@@ -127,8 +128,7 @@ class BackwardRun {
     shared_ = lay_out_shared(shape_, tiles_, ledger, granted<std::byte>(workspace, plan.shared));
     if (shape_.selected) {
       Ledger of_selection;
-      selection_ = lay_out_selection(shape_, of_selection,
-                                     granted<std::byte>(workspace, plan.selection));
+      selection_ = lay_out_selection(shape_, of_selection, granted<std::byte>(workspace, plan.selection));
     }
   }
 
@@ -159,7 +159,8 @@ class BackwardRun {
 
   void clear_rows(int64_t q_first, int64_t q_last, int64_t k_first, int64_t k_last) const {
     for (int64_t row = q_first; row < q_last; ++row) {
-      for (int64_t h = 0; h < shape_.h_q; ++h) std::fill_n(problem_.dq.at(0, row, h), shape_.d_qk, uint16_t{0});
+      for (int64_t h = 0; h < shape_.h_q; ++h)
+        std::fill_n(problem_.dq.at(0, row, h), shape_.d_qk, uint16_t{0});
     }
     for (int64_t row = k_first; row < k_last; ++row) {
       for (int64_t h = 0; h < shape_.h_kv; ++h) {
@@ -243,7 +244,8 @@ class BackwardRun {
   void add_sink_gradients(const Wave& wave) const {
 #pragma omp parallel for num_threads(plan_.threads) schedule(static)
     for (int64_t h = 0; h < shape_.h_q; ++h) {
-      const float sink = float_value(problem_.sink_bias, shape_.sink_bias_dtype, h * problem_.sink_bias_stride);
+      const float sink =
+          float_value(problem_.sink_bias, shape_.sink_bias_dtype, h * problem_.sink_bias_stride);
       for (int64_t tile = 0; tile < wave.query_tiles; ++tile) {
         for (int64_t r = 0; r < tiles_.rows; ++r) {
           const float lse = lse_of(tile, h)[r];
@@ -323,7 +325,8 @@ class BackwardRun {
   void run_key_tile(const Wave& wave, int64_t wave_tile, int64_t kv_head, const Scratch& mine) const {
     const Sequence& sequence = wave.of_key_tile(wave_tile);
     const auto index = static_cast<int32_t>(wave_tile - sequence.first_key_tile);
-    const visit::Range keys = visit::tile_range(index, static_cast<int32_t>(tiles_.keys), sequence.rule.len_k);
+    const visit::Range keys =
+        visit::tile_range(index, static_cast<int32_t>(tiles_.keys), sequence.rule.len_k);
     visit::Range needed{keys.end, keys.begin};
     for_each_visitor(sequence, index, kv_head, [&](const Visitor& visitor) {
       const visit::Range seen = visit::keys_seen_by_any(sequence.rule, visitor.queries);
@@ -404,8 +407,8 @@ class BackwardRun {
     float* dq = shared_.dq + at * tiles_.rows * row_step(shape_.d_qk);
     {
       const InPhase phase(Phase::kOutput);
-      products.accumulate(mine.weights.ds_rows, k, m, shape_.d_qk, visitor.rank == 0 ? nullptr : mine.ones, dq,
-                          row_step(shape_.d_qk));
+      products.accumulate(mine.weights.ds_rows, k, m, shape_.d_qk, visitor.rank == 0 ? nullptr : mine.ones,
+                          dq, row_step(shape_.d_qk));
     }
     if (visitor.rank + 1 == visitor.count) {
       const InPhase phase(Phase::kStore);

@@ -184,7 +184,8 @@ class ForwardRun {
     return tile;
   }
 
-  void run_tiles(const Sequence& sequence, int64_t kv_head, std::span<Tile> tiles, const Scratch& mine) const {
+  void run_tiles(const Sequence& sequence, int64_t kv_head, std::span<Tile> tiles,
+                 const Scratch& mine) const {
     while (true) {
       int32_t next = INT32_MAX;
       for (const Tile& tile : tiles) {
@@ -204,8 +205,7 @@ class ForwardRun {
   visit::Range load(const Sequence& sequence, int64_t kv_head, int32_t index, std::span<const Tile> tiles,
                     const Scratch& mine) const {
     const InPhase phase(Phase::kDecode);
-    const auto keys =
-        visit::tile_range(index, static_cast<int32_t>(tiles_.keys), sequence.rule.len_k);
+    const auto keys = visit::tile_range(index, static_cast<int32_t>(tiles_.keys), sequence.rule.len_k);
     visit::Range needed{keys.end, keys.begin};
     for (const Tile& tile : tiles) {
       if (tile.done() || tile.next_tile() != index) continue;
@@ -253,8 +253,8 @@ class ForwardRun {
       const softmax::RowState state{memory.max[r], memory.sum[r]};
       softmax::RowResult result = softmax::finish(state);
       if (shape_.has_sink_bias) {
-        const float sink = float_value(problem_.sink_bias, shape_.sink_bias_dtype,
-                                       tile.head * problem_.sink_bias_stride);
+        const float sink =
+            float_value(problem_.sink_bias, shape_.sink_bias_dtype, tile.head * problem_.sink_bias_stride);
         result = softmax::finish_with_sink_bias(state, sink);
       }
       float* o = memory.o + r * row_step(shape_.d_v);
@@ -303,7 +303,8 @@ class ForwardKernel final : public Kernel<VarlenForward> {
     return plan;
   }
 
-  void run(const VarlenForwardProblem& problem, const VarlenPlan& plan, const RunPlace& place) const override {
+  void run(const VarlenForwardProblem& problem, const VarlenPlan& plan,
+           const RunPlace& place) const override {
     if (problem.shape.dtype == DType::kFP16) {
       run_as<float>(problem, plan, place.workspace);
     } else {

@@ -10,14 +10,15 @@
 
 namespace tilewise::cpu {
 
-/// Where a wave's selection lies in the workspace. Lists are those of a head, or the one that all heads share.
+/// Where a wave's selection lies in the workspace. Lists are those of a head, or the one that all heads
+/// share.
 struct SelectionMemory {
   int64_t width = 0;
-  int64_t rows = 0;        // of a list
-  int64_t key_blocks = 0;  // room for those of a wave, and an end for each sequence
-  int32_t* blocks = nullptr;  // [lists][rows][width]: ascending, distinct
-  int32_t* counts = nullptr;  // [lists][rows]
-  int64_t* row_ptr = nullptr;  // [lists][key_blocks]: a sequence's entries, counted from its first
+  int64_t rows = 0;             // of a list
+  int64_t key_blocks = 0;       // room for those of a wave, and an end for each sequence
+  int32_t* blocks = nullptr;    // [lists][rows][width]: ascending, distinct
+  int32_t* counts = nullptr;    // [lists][rows]
+  int64_t* row_ptr = nullptr;   // [lists][key_blocks]: a sequence's entries, counted from its first
   int32_t* q_blocks = nullptr;  // [lists][rows * width]: a sequence's begin at its first row's
   int32_t* ranks = nullptr;     // likewise
 

@@ -12,14 +12,14 @@
 namespace tilewise::cpu {
 
 struct Sequence {
-  int64_t index = 0;  // in its wave
+  int64_t index = 0;    // in its wave
   int64_t q_begin = 0;  // its first row in q
   int64_t k_begin = 0;
-  visit::MaskRule rule;           // with its lengths
-  int64_t selection_row = 0;      // its first row in the selection
-  int64_t selection_rows = 0;     // those that exist
-  int64_t first_query_tile = 0;   // among those of its wave
-  int64_t first_key_tile = 0;     // likewise
+  visit::MaskRule rule;          // with its lengths
+  int64_t selection_row = 0;     // its first row in the selection
+  int64_t selection_rows = 0;    // those that exist
+  int64_t first_query_tile = 0;  // among those of its wave
+  int64_t first_key_tile = 0;    // likewise
 
   int64_t query_tiles(int64_t tile_rows) const { return visit::ceil_div(rule.len_q, tile_rows); }
   int64_t key_tiles(int64_t tile_keys) const { return visit::ceil_div(rule.len_k, tile_keys); }
@@ -45,8 +45,8 @@ struct Wave {
  private:
   template <class Holds>
   const Sequence& last_where(const Holds& holds) const {
-    const int32_t end = visit::first_where(0, static_cast<int32_t>(count),
-                                           [&](int32_t i) { return !holds(sequences[i]); });
+    const int32_t end =
+        visit::first_where(0, static_cast<int32_t>(count), [&](int32_t i) { return !holds(sequences[i]); });
     return sequences[end - 1];
   }
 };
@@ -56,8 +56,8 @@ inline int64_t max_wave_tiles(int64_t rows, int64_t batch, int64_t tile) {
   return visit::smaller(rows, rows / tile + batch);
 }
 
-/// Calls `run(wave)` for all sequences, in waves. memory [batch]. Where cu_seqlens decrease, two sequences may
-/// claim a row: they run one after the other, and the later one's result stays.
+/// Calls `run(wave)` for all sequences, in waves. memory [batch]. Where cu_seqlens decrease, two sequences
+/// may claim a row: they run one after the other, and the later one's result stays.
 template <class Problem, class Run>
 void for_each_wave(const Problem& problem, int64_t tile_rows, int64_t tile_keys, Sequence* memory,
                    const Run& run) {
@@ -126,8 +126,8 @@ inline visit::IntervalVisit key_interval(const Sequence& sequence, const VarlenT
 /// The selected key blocks that some of these queries, all of one query block, see: ascending, distinct.
 /// blocks [selection_width]. Returns their number.
 template <class Problem>
-int32_t select_key_blocks(const Problem& problem, const Sequence& sequence, visit::Range queries, int64_t head,
-                          int32_t* blocks) {
+int32_t select_key_blocks(const Problem& problem, const Sequence& sequence, visit::Range queries,
+                          int64_t head, int32_t* blocks) {
   const VarlenShape& shape = problem.shape;
   const int64_t row = queries.begin / shape.q_block;
   if (row >= sequence.selection_rows) return 0;

@@ -33,8 +33,8 @@ void load_row(const Isa& isa, const uint16_t* from, int64_t d, T* to) {
   }
 }
 
-/// The rows [needed.begin, needed.end) of `count` rows from `first` on, [count][d]; the other rows before them
-/// are zero.
+/// The rows [needed.begin, needed.end) of `count` rows from `first` on, [count][d]; the other rows before
+/// them are zero.
 template <class T>
 void load_keys(const Isa& isa, const RowTensor<const uint16_t>& from, int64_t first, int64_t head, int64_t d,
                visit::Range needed, T* to) {

@@ -26,12 +26,8 @@ struct Selection {
 
 Selection selection_of(const TensorView& q2k) {
   const int rows = q2k.rank() - 2;
-  return {q2k.data_as<const int32_t>(),
-          rows == 1 ? q2k.size(0) : 1,
-          q2k.size(rows),
-          q2k.size(rows + 1),
-          rows == 1 ? step(q2k, 0) : 0,
-          step(q2k, rows)};
+  return {q2k.data_as<const int32_t>(), rows == 1 ? q2k.size(0) : 1,  q2k.size(rows),
+          q2k.size(rows + 1),           rows == 1 ? step(q2k, 0) : 0, step(q2k, rows)};
 }
 
 void check_q2k(Checker& check, const TensorView& q2k) {
@@ -105,9 +101,8 @@ void invert_block_selection(const InvertBlockSelectionArgs& args) {
   int32_t before = 0;
   for (int64_t h = 0; h < q2k.heads; ++h) {
     for (int64_t r = 0; r < q2k.rows; ++r) {
-      counts[static_cast<size_t>(r)] =
-          visit::select_blocks(q2k.row(h, r), static_cast<int32_t>(q2k.width), {0, blocks},
-                               sorted.data() + r * q2k.width);
+      counts[static_cast<size_t>(r)] = visit::select_blocks(q2k.row(h, r), static_cast<int32_t>(q2k.width),
+                                                            {0, blocks}, sorted.data() + r * q2k.width);
     }
     const int64_t found = visit::invert_selection(
         sorted.data(), counts.data(), static_cast<int32_t>(q2k.rows), q2k.width, blocks, row_ptr.data(),
