@@ -54,10 +54,10 @@ def training_sweep() -> str:
     lines.append("|---|---|---|---|---|---|---|")
     for mask, rows in report["sweeps"].items():
         for row in rows:
-            lines.append(
-                f"| {mask} | {row['length']} | {row['pairs']} | {row['forward_ms']:.1f} "
-                f"| {row['forward_ns_a_pair']:.2f} | {row['backward_ms']:.1f} | {row['backward_ns_a_pair']:.2f} |"
+            forward, backward = (
+                f"{row[f'{way}_ms']:.1f} | {row[f'{way}_ns_a_pair']:.2f}" for way in ("forward", "backward")
             )
+            lines.append(f"| {mask} | {row['length']} | {row['pairs']} | {forward} | {backward} |")
     threads = f"{report['threads']} thread{'s' if report['threads'] > 1 else ''}"
     lines += ["", f"{report['shape']}; {report['cpu']}, {threads}; {report['commit']}."]
     return "\n".join(lines) + "\n"
