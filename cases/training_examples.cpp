@@ -12,8 +12,8 @@ class Nowhere {
 
   TensorView tensor(DType type, std::initializer_list<int64_t> shape) {
     address_ += uintptr_t{1} << 30;
-    return {reinterpret_cast<const void*>(address_), type, shape,
-            device_};  // NOLINT(performance-no-int-to-ptr)
+    // NOLINTNEXTLINE(performance-no-int-to-ptr)
+    return {reinterpret_cast<const void*>(address_), type, shape, device_};
   }
 
  private:
