@@ -150,6 +150,32 @@ TensorView Inputs::take_tensor(const char* name, bool written) {
   return own(name, to<AtenTensorHandle>(next()), written);
 }
 
+namespace {
+
+bool lies_as_a_matrix(const TensorView& view) {
+  constexpr int64_t kUnit = 16;  // bytes
+  if (view.numel() == 0 || view.rank() == 0) return true;
+  const int last = view.rank() - 1;
+  if (view.size(last) > 1 && view.stride(last) != 1) return false;
+  bool whole = reinterpret_cast<uintptr_t>(view.data()) % kUnit == 0;
+  for (int i = 0; i < last; ++i) {
+    whole = whole && (view.size(i) == 1 || view.stride(i) * size_of(view.dtype()) % kUnit == 0);
+  }
+  return whole;
+}
+
+}  // namespace
+
+TensorView Inputs::gradient(const char* name) {
+  const TensorView given = tensor(name);
+  if (!given || lies_as_a_matrix(given)) return given;
+  const auto strides = row_major_strides(given.shape());
+  OwnedTensor copy =
+      new_tensor(given.device(), given.dtype(), given.shape().data(), strides.data(), given.rank());
+  check_torch(aoti_torch_copy_(copy.get(), last_, 0), "copy_");
+  return own(name, copy.release(), false);
+}
+
 TensorView Inputs::take_optional_tensor(const char* name, bool written) {
   const auto tensor = to<std::optional<AtenTensorHandle>>(next());
   last_ = nullptr;

@@ -45,6 +45,9 @@ class Inputs {
 
   TensorView tensor(const char* name) { return take_tensor(name, false); }
   TensorView optional_tensor(const char* name) { return take_optional_tensor(name, false); }
+  /// A gradient that autograd hands over, which may be any view: a copy where operators do not take a matrix
+  /// that lies in memory like that. Only here is that known: a compiled graph sees no addresses.
+  TensorView gradient(const char* name);
   TensorView output(const char* name) { return take_tensor(name, true); }
   TensorView optional_output(const char* name) { return take_optional_tensor(name, true); }
 

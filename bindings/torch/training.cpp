@@ -110,7 +110,7 @@ struct DensePrefillBwd : VarlenBackward {
   using Args = DensePrefillBwdArgs;
 
   static void read(Inputs& in, Args& args) {
-    args.d_out = in.tensor("d_out");
+    args.d_out = in.gradient("d_out");
     read_tensors(in, args);
     read_results(in, args);
     read_lengths(in, args);
@@ -139,7 +139,7 @@ struct BlockSparsePrefillBwd : VarlenBackward {
   using Args = BlockSparsePrefillBwdArgs;
 
   static void read(Inputs& in, Args& args) {
-    args.d_out = in.tensor("d_out");
+    args.d_out = in.gradient("d_out");
     read_tensors(in, args);
     read_results(in, args);
     args.q2k = in.optional_tensor("q2k");
@@ -170,7 +170,7 @@ struct SparsePrefillBwd {
   using Args = SparsePrefillBwdWithTarget;
 
   static void read(Inputs& in, Args& args) {
-    args.d_out = in.tensor("d_out");
+    args.d_out = in.gradient("d_out");
     args.q = in.tensor("q");
     args.kv = in.tensor("kv");
     args.out = in.tensor("out");

@@ -12,18 +12,6 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-_MATRIX_UNIT = 16  # bytes, of which the operators want every row and the base of a matrix to be whole ones
-
-
-def as_matrices(x: Tensor) -> Tensor:
-    """x, or a copy where it lies in memory as the operators do not take it: autograd hands over any view."""
-    unit = _MATRIX_UNIT // x.element_size()
-    *outer, last = x.stride()
-    if last == 1 and x.storage_offset() % unit == 0 and all(stride % unit == 0 for stride in outer):
-        return x
-    return x.clone(memory_format=torch.contiguous_format)
-
-
 def _no_gradient(op: str, names: str) -> Callable[..., NoReturn]:
     def refuse(ctx: Any, *_: Tensor) -> NoReturn:
         raise RuntimeError(f"{op}: {names} must not be differentiated, they have no gradients of their own")
@@ -42,7 +30,7 @@ def _dense_backward(ctx: Any, d_out: Tensor, _d_lse: Tensor) -> tuple[Tensor | N
     q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, sink_bias = ctx.saved_tensors
     lengths = (cu_seqlens_q, cu_seqlens_k)
     dq, dk, dv, d_sink = torch.ops.tilewise.dense_prefill_bwd.default(
-        as_matrices(d_out), q, k, v, out, lse, *lengths, *ctx.options, sink_bias
+        d_out, q, k, v, out, lse, *lengths, *ctx.options, sink_bias
     )
     others = (None,) * (len(lengths) + len(ctx.options))
     return dq, dk, dv, *others, None if sink_bias is None else d_sink
@@ -58,7 +46,7 @@ def _save_block_sparse(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, 
 def _block_sparse_backward(ctx: Any, d_out: Tensor, _d_lse: Tensor) -> tuple[Tensor | None, ...]:
     q, k, v, out, lse, *lists, sink_bias = ctx.saved_tensors
     dq, dk, dv, d_sink = torch.ops.tilewise.block_sparse_prefill_bwd.default(
-        as_matrices(d_out), q, k, v, out, lse, *lists, *ctx.options, sink_bias
+        d_out, q, k, v, out, lse, *lists, *ctx.options, sink_bias
     )
     others = (None,) * (len(lists) + len(ctx.options))
     return dq, dk, dv, *others, None if sink_bias is None else d_sink
@@ -80,7 +68,7 @@ def _save_sparse(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) 
 def _sparse_backward(ctx: Any, d_out: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
     *tensors, topk_length, sink_bias = ctx.saved_tensors
     dq, dkv, d_sink, _kl_target = torch.ops.tilewise.sparse_prefill_bwd.default(
-        as_matrices(d_out), *tensors, *ctx.options, topk_length, sink_bias
+        d_out, *tensors, *ctx.options, topk_length, sink_bias
     )
     d_bias = None if sink_bias is None else d_sink
     # of indices, softmax_scale, d_v, topk_length, attn_sink; of indexer_topk

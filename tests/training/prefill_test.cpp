@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "cases/training.h"
+#include "core/numeric.h"
 #include "cpu/phases.h"
 #include "tests/support/kernels.h"
 
@@ -147,6 +148,57 @@ TEST(Prefill, BlocksThatNobodySelectedNeverMatter) {
   for (size_t direction : {0u, 1u}) {
     EXPECT_EQ(bits_of(calls_of(data)[direction]), bits_of(calls_of(spoiled)[direction]));
   }
+}
+
+TEST(Prefill, KeysBetweenThoseThatSelectingQueriesSeeNeverMatter) {
+  // Query tiles 1 and 3 select block 1 and see 64 keys of it each; what lies between, tile 2 alone would see.
+  SequenceCase c;
+  c.lengths_q = {384};
+  c.lengths_k = {416};
+  c.q_block = 64;
+  c.causal = true;
+  c.selected = Selected::kShared;
+  c.width = 1;
+  for (const int64_t left : {0, 31, 62}) {
+    c.window.left = left;
+    SequenceData data(c);
+    SequenceData spoiled(c);
+    for (SequenceData* each : {&data, &spoiled}) {
+      const int32_t lists[] = {-1, 1, -1, 1, -1, -1, -1};
+      std::copy_n(lists, each->q2k.numel(), each->q2k.data_as<int32_t>());
+    }
+    const std::vector<SequenceArgs> clean = calls_of(data);
+    const std::vector<SequenceArgs> calls = calls_of(spoiled);
+    poison(spoiled.k, 160, 224 - left);
+    poison(spoiled.v, 160, 224 - left);
+    for (size_t direction : {0u, 1u}) EXPECT_EQ(bits_of(clean[direction]), bits_of(calls[direction])) << left;
+  }
+}
+
+TEST(Prefill, AnLseFarBelowTheScoresShows) {
+  // It is believed: weights of e^150 are no numbers that gradients could be made of.
+  SequenceCase c;
+  SequenceData data(c);
+  const auto args = std::get<DensePrefillBwdArgs>(data.backward());
+  for (int64_t i = 0; i < args.lse.numel(); ++i) args.lse.data_as<float>()[i] = -150.0f;
+  for (const std::string& kernel : testing::kernels_of(Device::cpu(), true)) {
+    run_training(args, {.kernel = kernel, .threads = 1});
+    const uint16_t bits = args.dv.data_as<uint16_t>()[0];
+    EXPECT_FALSE(std::isfinite(bf16_bits_to_f32(bits))) << kernel;
+  }
+}
+
+TEST(Prefill, ManyShortSequencesNeedNoMoreMemoryThanALongOne) {
+  const auto workspace_of = [](int64_t sequences, int64_t length) {
+    SequenceCase c;
+    c.lengths_q = std::vector<int64_t>(static_cast<size_t>(sequences), length);
+    c.lengths_k = c.lengths_q;
+    c.h_q = c.h_kv = 2;
+    SequenceData data(c);
+    return plan(std::get<DensePrefillBwdArgs>(data.backward()), Device::cpu(), with_threads(1))
+        .workspace_bytes();
+  };
+  EXPECT_LT(workspace_of(512, 2), workspace_of(1, 1024) + (size_t{1} << 17));
 }
 
 TEST(Prefill, ASequenceAloneHasTheBitsThatItHasBesideOthers) {

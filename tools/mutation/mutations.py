@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 INVARIANTS = "tilewise_invariants_tests"
+TRAINING = "tilewise_training_tests"
 
 
 class Mutation(NamedTuple):
@@ -21,6 +22,7 @@ class Mutation(NamedTuple):
 
 FORWARD = "src/cpu/forward"
 ELEMENTWISE = "src/cpu/elementwise"
+VARLEN = "src/cpu/varlen"
 
 MUTATIONS = (
     # Masks, lists and lengths.
@@ -384,5 +386,69 @@ MUTATIONS = (
         "plan_.scratch_bytes);",
         "(void)thread; alignas(64) static std::byte memory[size_t{1} << 26];",
         program="tilewise_concurrency_tests",
+    ),
+    # Training.
+    Mutation(
+        "masked tiles of the backward taken for full ones",
+        f"{VARLEN}/backward.cpp",
+        "if (visitor.form == visit::Form::kRow) {",
+        "if (visitor.form == visit::Form::kRow && visitor.rank < 0) {",
+        program=TRAINING,
+    ),
+    Mutation(
+        "the first key tile's dQ added to what the workspace held",
+        f"{VARLEN}/backward.cpp",
+        "if (visitor.rank > 0) isa_.rows->merge",
+        "isa_.rows->merge",
+        program=TRAINING,
+    ),
+    Mutation(
+        "the sink's gradient has the other sign",
+        f"{VARLEN}/backward.cpp",
+        "shared_.d_sink[h] -= static_cast<double>",
+        "shared_.d_sink[h] += static_cast<double>",
+        program=TRAINING,
+    ),
+    Mutation(
+        "gradients of rows after the last sequence left as they were",
+        f"{VARLEN}/backward.cpp",
+        "clear_rows(q_end, shape_.total_q, k_end, shape_.total_k);",
+        "",
+        program=TRAINING,
+    ),
+    Mutation(
+        "delta left out of dS",
+        f"{ELEMENTWISE}/gradient.cpp",
+        "hn::Sub(hn::Load(d, dp + k * ld), delta)",
+        "hn::Add(hn::Load(d, dp + k * ld), hn::Sub(delta, delta))",
+        program=TRAINING,
+    ),
+    Mutation(
+        "sink_bias left out of the forward",
+        f"{VARLEN}/forward.cpp",
+        "result = softmax::finish_with_sink_bias(state, sink);",
+        "(void)sink;",
+        program=TRAINING,
+    ),
+    Mutation(
+        "every head takes the first one's selection",
+        f"{VARLEN}/sequences.h",
+        "head * problem.q2k_stride_h",
+        "0 * head * problem.q2k_stride_h",
+        program=TRAINING,
+    ),
+    Mutation(
+        "max_seqlen_q ignored",
+        f"{VARLEN}/sequences.h",
+        "clamped(q_last - q_first, shape.max_seqlen_q)",
+        "clamped(q_last - q_first, shape.total_q)",
+        program=TRAINING,
+    ),
+    Mutation(
+        "keys between those that somebody sees are read",
+        f"{VARLEN}/tiles.h",
+        "if (needed.has(i)) {",
+        "if (needed.has(i) || needed.count() > 0) {",
+        program=TRAINING,
     ),
 )

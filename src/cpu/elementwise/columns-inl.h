@@ -19,10 +19,16 @@ using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 using M = hn::Mask<D>;
 
-// exp of a difference that is below 104. The library's function turns NaN into 0 and wants no infinities:
+// exp of a score less the row's maximum, which is not above 0. The library's function turns NaN into 0 and wants no infinities:
 // those stay out of it.
 HWY_INLINE V exp_of_difference(D d, V x) {
   const V y = hn::Exp(d, hn::Max(x, hn::Set(d, -120.0f)));
+  return hn::IfThenElse(hn::IsNaN(x), x, y);
+}
+
+// exp of any number. Above 128 the library's function would wrap around; from 89 on the result is +inf.
+HWY_INLINE V exp_of(D d, V x) {
+  const V y = exp_of_difference(d, hn::Min(x, hn::Set(d, 104.0f)));
   return hn::IfThenElse(hn::IsNaN(x), x, y);
 }
 

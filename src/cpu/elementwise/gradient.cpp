@@ -23,7 +23,8 @@ HWY_INLINE void gradient_vector(float* s, float* dp, int64_t keys, int64_t ld, f
   const V delta = hn::Load(d, state.delta);
   for (int64_t k = 0; k < keys; ++k) {
     const V x = hn::Sub(hn::Mul(hn::Load(d, s + k * ld), scale), lse);
-    const V p = columns.keep(d, k, exp_of_difference(d, x), hn::Zero(d));
+    // The caller's lse need not be above the scores.
+    const V p = columns.keep(d, k, exp_of(d, x), hn::Zero(d));
     const V ds = hn::Mul(hn::Mul(p, hn::Sub(hn::Load(d, dp + k * ld), delta)), scale);
     hn::Store(p, d, s + k * ld);
     hn::Store(columns.keep(d, k, ds, hn::Zero(d)), d, dp + k * ld);

@@ -1,27 +1,32 @@
 // dense_prefill_bwd and block_sparse_prefill_bwd on the CPU.
 //
-//   before    delta = sum(dO * O) of every row, beside its lse; with a selection, its blocks sorted and the
-//             reverse: which query blocks selected each key block
+//   before    delta = sum(dO * O) of every row; with a selection, its blocks sorted and the reverse: which
+//             query blocks selected each key block
 //   work      a key tile of a KV head
 //   loop      over the query tiles that visit it, of all heads of its group:
 //               S^T = K Q^T, dP^T = V dO^T     scores
 //               P = exp(S - lse), dS = P (dP - delta)
 //               dV += P^T dO, dK += dS^T Q     accumulate_keys, in the thread's memory
-//               dQ += dS K                     accumulate, in the workspace, in the order of the key tiles
-//   order     a query tile counts the key tiles that were added to its dQ; a thread waits until all before
-//   its
-//             own were. Work is taken in ascending order of key tiles, so whoever waits, waits for work that
-//             a thread has taken before. The last one stores dQ.
+//               part = dS K                    accumulate, likewise
+//               dQ += part                     in the workspace, in the order of the key tiles
+//   order     a query tile counts the key tiles that were added to its dQ. A thread waits until all before its
+//             own were; work is taken in ascending order of key tiles, so it waits for work that a thread has.
+//             The last one stores dQ.
 //
 // So the bits of all gradients follow from the sequence alone, whatever the number of threads is.
 //
-//   scratch of a thread, bytes at 192/128, tiles of 128 x 256
-//     kv         bf16 (fp16: fp32) K and V    163,840
-//     rows       the same of Q and dO          81,920
-//     packed     Q and dO                     163,840   half of it with AMX
-//     s, dp      S^T and dP^T                 262,144   P and dS but with AMX
-//     weights    P and dS in bf16, AMX alone  196,608
-//     dk, dv     fp32                         360,448
+//   shared                                    bytes at 4096 rows, 8 heads, 192/128
+//     dq         fp32 sums                   25,165,824   [rows][heads][d_qk]
+//     delta      fp32                           131,072
+//     added, selection                                    of the query tiles; of the lists
+//   scratch of a thread                       bytes at 192/128, tiles of 128 x 256
+//     kv         bf16 (fp16: fp32) K and V      163,840
+//     rows       the same of Q and dO            81,920
+//     packed     Q and dO                       163,840   half of it with AMX
+//     s, dp      S^T and dP^T                   262,144   P and dS but with AMX
+//     weights    P and dS in bf16, AMX alone    196,608
+//     dk, dv     fp32                           360,448
+//     dq         fp32, of one pair of tiles     106,496
 #include <omp.h>
 
 #include <algorithm>
@@ -58,7 +63,9 @@ struct Scratch {
   GradientWeights weights;
   float* dk;
   float* dv;
-  float* ones;
+  float* dq;
+  float* lse;  // +inf past the last row
+  float* delta;
   int32_t* first;
   int32_t* last;
 };
@@ -86,29 +93,28 @@ Scratch lay_out(const Isa& isa, const VarlenShape& shape, Ledger& ledger, void* 
   }
   layout.piece(s.dk, tiles.keys * row_step(shape.d_qk));
   layout.piece(s.dv, tiles.keys * row_step(shape.d_v));
-  layout.piece(s.ones, tiles.rows);
+  layout.piece(s.dq, tiles.rows * row_step(shape.d_qk));
+  layout.piece(s.lse, tiles.rows);
+  layout.piece(s.delta, tiles.rows);
   layout.piece(s.first, tiles.rows);
   layout.piece(s.last, tiles.rows);
   return s;
 }
 
-/// What the whole call keeps in its workspace, for the query tiles of a wave and for each head of them.
+/// What the whole call keeps in its workspace. Sequences of a wave share no row.
 struct Shared {
-  float* lse;      // [tiles][h_q][tile rows]; +inf past the last row
-  float* delta;    // likewise; 0 there
-  float* dq;       // [tiles][h_q][tile rows][row_step(d_qk)]
-  int32_t* added;  // [tiles][h_q]: key tiles in dq
+  float* delta;    // [h_q][total_q]
+  float* dq;       // [total_q][h_q][d_qk]; of rows that several key tiles add to
+  int32_t* added;  // [query tiles of a wave][h_q]: key tiles in dq
   double* d_sink;  // [h_q]
 };
 
 Shared lay_out_shared(const VarlenShape& shape, const VarlenTiles& tiles, Ledger& ledger, void* workspace) {
   Shared s{};
   Layouter layout(ledger, workspace);
-  const int64_t count = max_wave_tiles(shape.total_q, shape.batch, tiles.rows) * shape.h_q;
-  layout.piece(s.lse, count * tiles.rows);
-  layout.piece(s.delta, count * tiles.rows);
-  layout.piece(s.dq, count * tiles.rows * row_step(shape.d_qk));
-  layout.piece(s.added, count);
+  layout.piece(s.delta, shape.h_q * shape.total_q);
+  layout.piece(s.dq, shape.total_q * shape.h_q * shape.d_qk);
+  layout.piece(s.added, max_wave_tiles(shape.total_q, shape.batch, tiles.rows) * shape.h_q);
   layout.piece(s.d_sink, shape.has_sink_bias ? shape.h_q : 0);
   return s;
 }
@@ -196,13 +202,10 @@ class BackwardRun {
     run_key_tiles(wave);
   }
 
-  int64_t slot(int64_t wave_tile, int64_t head) const { return wave_tile * shape_.h_q + head; }
-  float* lse_of(int64_t wave_tile, int64_t head) const {
-    return shared_.lse + slot(wave_tile, head) * tiles_.rows;
+  int32_t& added_to(int64_t wave_tile, int64_t head) const {
+    return shared_.added[wave_tile * shape_.h_q + head];
   }
-  float* delta_of(int64_t wave_tile, int64_t head) const {
-    return shared_.delta + slot(wave_tile, head) * tiles_.rows;
-  }
+  float* delta_of(int64_t head) const { return shared_.delta + head * shape_.total_q; }
 
   float delta_of_row(int64_t row, int64_t head) const {
     const uint16_t* a = problem_.d_out.at(0, row, head);
@@ -217,16 +220,11 @@ class BackwardRun {
   void prepare_rows(const Wave& wave, int64_t wave_tile, int64_t head) const {
     const Sequence& sequence = wave.of_query_tile(wave_tile);
     const visit::Range queries = sequence.queries(wave_tile - sequence.first_query_tile, tiles_.rows);
-    float* lse = lse_of(wave_tile, head);
-    float* delta = delta_of(wave_tile, head);
     for (int64_t r = 0; r < queries.size(); ++r) {
       const int64_t row = sequence.q_begin + queries.begin + r;
-      lse[r] = *problem_.lse.at(0, row, head);
-      delta[r] = delta_of_row(row, head);
+      delta_of(head)[row] = delta_of_row(row, head);
     }
-    std::fill(lse + queries.size(), lse + tiles_.rows, softmax::kInfinity);
-    std::fill(delta + queries.size(), delta + tiles_.rows, 0.0f);
-    shared_.added[slot(wave_tile, head)] = 0;
+    added_to(wave_tile, head) = 0;
     if (key_tiles_of(sequence, queries, head) > 0) return;
     for (int64_t r = 0; r < queries.size(); ++r) {
       std::fill_n(problem_.dq.at(0, sequence.q_begin + queries.begin + r, head), shape_.d_qk, uint16_t{0});
@@ -246,13 +244,14 @@ class BackwardRun {
     for (int64_t h = 0; h < shape_.h_q; ++h) {
       const float sink =
           float_value(problem_.sink_bias, shape_.sink_bias_dtype, h * problem_.sink_bias_stride);
-      for (int64_t tile = 0; tile < wave.query_tiles; ++tile) {
-        for (int64_t r = 0; r < tiles_.rows; ++r) {
-          const float lse = lse_of(tile, h)[r];
-          // Padding; and rows of a sink of +inf, which have no gradient.
+      for (int64_t i = 0; i < wave.count; ++i) {
+        const int64_t begin = wave.sequences[i].q_begin;
+        for (int64_t row = begin; row < begin + wave.sequences[i].rule.len_q; ++row) {
+          const float lse = *problem_.lse.at(0, row, h);
+          // Rows of a sink of +inf, and lonely ones without a sink, have no gradient.
           if (lse == softmax::kInfinity) continue;
           shared_.d_sink[h] -= static_cast<double>(softmax::sink_bias_probability(sink, lse)) *
-                               static_cast<double>(delta_of(tile, h)[r]);
+                               static_cast<double>(delta_of(h)[row]);
         }
       }
     }
@@ -271,7 +270,6 @@ class BackwardRun {
       const Scratch mine = lay_out(isa_, shape_, ledger,
                                    granted<std::byte>(workspace_, plan_.scratch) +
                                        static_cast<size_t>(omp_get_thread_num()) * plan_.scratch_bytes);
-      std::fill_n(mine.ones, tiles_.rows, 1.0f);
       for (int64_t i = taken++; i < pieces; i = taken++) {
         run_key_tile(wave, i / shape_.h_kv, i % shape_.h_kv, mine);
       }
@@ -304,9 +302,9 @@ class BackwardRun {
   void for_each_selected_visitor(const Sequence& sequence, int32_t index, int64_t head,
                                  const Take& take) const {
     const int64_t tiles_of_block = shape_.q_block / tiles_.rows;
-    selection_.for_each_selecting(shape_, sequence, index, head, [&](int64_t q_block, int32_t block_rank) {
-      const int64_t end = std::min((q_block + 1) * tiles_of_block, sequence.query_tiles(tiles_.rows));
-      for (int64_t tile = q_block * tiles_of_block; tile < end; ++tile) {
+    selection_.for_each_selecting(shape_, sequence, index, head, [&](int64_t selecting, int32_t block_rank) {
+      const int64_t end = std::min((selecting + 1) * tiles_of_block, sequence.query_tiles(tiles_.rows));
+      for (int64_t tile = selecting * tiles_of_block; tile < end; ++tile) {
         const visit::Range queries = sequence.queries(tile, tiles_.rows);
         const visit::ListVisit visit =
             selection_.visit(shape_, sequence, queries, head, key_interval(sequence, tiles_, queries));
@@ -327,26 +325,22 @@ class BackwardRun {
     const auto index = static_cast<int32_t>(wave_tile - sequence.first_key_tile);
     const visit::Range keys =
         visit::tile_range(index, static_cast<int32_t>(tiles_.keys), sequence.rule.len_k);
-    visit::Range needed{keys.end, keys.begin};
+    NeededKeys needed(keys);
     for_each_visitor(sequence, index, kv_head, [&](const Visitor& visitor) {
-      const visit::Range seen = visit::keys_seen_by_any(sequence.rule, visitor.queries);
-      needed.begin = std::min(needed.begin, std::max(seen.begin, keys.begin));
-      needed.end = std::max(needed.end, std::min(seen.end, keys.end));
+      needed.add(visit::keys_seen_by_any(sequence.rule, visitor.queries));
     });
-    if (!needed.empty()) {
+    {
       const InPhase phase(Phase::kDecode);
-      const visit::Range local{needed.begin - keys.begin, needed.end - keys.begin};
       const int64_t row = sequence.k_begin + keys.begin;
-      load_keys(isa_, problem_.k, row, kv_head, shape_.d_qk, local, static_cast<T*>(mine.k));
-      load_keys(isa_, problem_.v, row, kv_head, shape_.d_v, local, static_cast<T*>(mine.v));
+      load_keys(isa_, problem_.k, row, kv_head, shape_.d_qk, needed, static_cast<T*>(mine.k));
+      load_keys(isa_, problem_.v, row, kv_head, shape_.d_v, needed, static_cast<T*>(mine.v));
     }
-    const visit::Range loaded{keys.begin, needed.empty() ? keys.begin : needed.end};
     bool first = true;
     for_each_visitor(sequence, index, kv_head, [&](const Visitor& visitor) {
-      visit_query_tile(sequence, visitor, loaded, first, mine);
+      visit_query_tile(sequence, visitor, needed.range(), first, mine);
       first = false;
     });
-    store_keys(sequence, keys, loaded.size(), kv_head, mine);
+    store_keys(sequence, keys, needed.count(), kv_head, mine);
   }
 
   void visit_query_tile(const Sequence& sequence, const Visitor& visitor, visit::Range keys, bool first,
@@ -366,8 +360,7 @@ class BackwardRun {
     }
     {
       const InPhase phase(Phase::kSoftmax);
-      GradientRows rows{lse_of(visitor.index, visitor.head), delta_of(visitor.index, visitor.head), nullptr,
-                        nullptr};
+      GradientRows rows{mine.lse, mine.delta, nullptr, nullptr};
       if (visitor.form == visit::Form::kRow) {
         fill_limits(sequence.rule, visitor.queries, keys, mine.first, mine.last);
         rows.first = mine.first;
@@ -389,10 +382,14 @@ class BackwardRun {
   void load_query_tile(int64_t row, int64_t m, int64_t head, const Scratch& mine) const {
     const InPhase phase(Phase::kPackQ);
     for (int64_t r = 0; r < m; ++r) {
+      mine.lse[r] = *problem_.lse.at(0, row + r, head);
+      mine.delta[r] = delta_of(head)[row + r];
       load_row(isa_, problem_.q.at(0, row + r, head), shape_.d_qk, static_cast<T*>(mine.q) + r * shape_.d_qk);
       load_row(isa_, problem_.d_out.at(0, row + r, head), shape_.d_v,
                static_cast<T*>(mine.d_out) + r * shape_.d_v);
     }
+    std::fill(mine.lse + m, mine.lse + padded_rows(m), softmax::kInfinity);
+    std::fill(mine.delta + m, mine.delta + padded_rows(m), 0.0f);
     pack_rows(isa_, problem_.q, shape_.dtype, row, m, head, shape_.d_qk, mine.s, mine.packed_q);
     pack_rows(isa_, problem_.d_out, shape_.dtype, row, m, head, shape_.d_v, mine.s, mine.packed_d_out);
   }
@@ -401,20 +398,22 @@ class BackwardRun {
   void add_to_queries(const Visitor& visitor, int64_t row, const KvTile<T>& k, const ProductsOf<T>& products,
                       const Scratch& mine) const {
     const int64_t m = visitor.queries.size();
-    const int64_t at = slot(visitor.index, visitor.head);
-    const std::atomic_ref<int32_t> added(shared_.added[at]);
-    while (added.load(std::memory_order_acquire) != visitor.rank) std::this_thread::yield();
-    float* dq = shared_.dq + at * tiles_.rows * row_step(shape_.d_qk);
+    const int64_t d = shape_.d_qk;
     {
       const InPhase phase(Phase::kOutput);
-      products.accumulate(mine.weights.ds_rows, k, m, shape_.d_qk, visitor.rank == 0 ? nullptr : mine.ones,
-                          dq, row_step(shape_.d_qk));
+      products.accumulate(mine.weights.ds_rows, k, m, d, nullptr, mine.dq, row_step(d));
     }
-    if (visitor.rank + 1 == visitor.count) {
-      const InPhase phase(Phase::kStore);
-      for (int64_t r = 0; r < m; ++r) {
-        isa_.rows->narrow(dq + r * row_step(shape_.d_qk), shape_.d_qk, shape_.dtype,
-                          problem_.dq.at(0, row + r, visitor.head));
+    const std::atomic_ref<int32_t> added(added_to(visitor.index, visitor.head));
+    while (added.load(std::memory_order_acquire) != visitor.rank) std::this_thread::yield();
+    const InPhase phase(Phase::kStore);
+    for (int64_t r = 0; r < m; ++r) {
+      float* part = mine.dq + r * row_step(d);
+      float* sum = shared_.dq + ((row + r) * shape_.h_q + visitor.head) * d;
+      if (visitor.rank > 0) isa_.rows->merge(part, 1.0f, sum, 1.0f, d);
+      if (visitor.rank + 1 == visitor.count) {
+        isa_.rows->narrow(part, d, shape_.dtype, problem_.dq.at(0, row + r, visitor.head));
+      } else {
+        std::copy_n(part, d, sum);
       }
     }
     added.store(visitor.rank + 1, std::memory_order_release);

@@ -206,18 +206,15 @@ class ForwardRun {
                     const Scratch& mine) const {
     const InPhase phase(Phase::kDecode);
     const auto keys = visit::tile_range(index, static_cast<int32_t>(tiles_.keys), sequence.rule.len_k);
-    visit::Range needed{keys.end, keys.begin};
+    NeededKeys needed(keys);
     for (const Tile& tile : tiles) {
       if (tile.done() || tile.next_tile() != index) continue;
-      const visit::Range seen = visit::keys_seen_by_any(sequence.rule, tile.queries);
-      needed.begin = std::min(needed.begin, std::max(seen.begin, keys.begin));
-      needed.end = std::max(needed.end, std::min(seen.end, keys.end));
+      needed.add(visit::keys_seen_by_any(sequence.rule, tile.queries));
     }
-    const visit::Range local{needed.begin - keys.begin, needed.end - keys.begin};
     const int64_t first = sequence.k_begin + keys.begin;
-    load_keys(isa_, problem_.k, first, kv_head, shape_.d_qk, local, static_cast<T*>(mine.k));
-    load_keys(isa_, problem_.v, first, kv_head, shape_.d_v, local, static_cast<T*>(mine.v));
-    return {keys.begin, needed.end};
+    load_keys(isa_, problem_.k, first, kv_head, shape_.d_qk, needed, static_cast<T*>(mine.k));
+    load_keys(isa_, problem_.v, first, kv_head, shape_.d_v, needed, static_cast<T*>(mine.v));
+    return needed.range();
   }
 
   void visit_tile(const Sequence& sequence, visit::Range keys, const Scratch& mine, Tile& tile) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bitset>
 #include <cstring>
 
 #include "cpu/isa.h"
@@ -33,14 +34,42 @@ void load_row(const Isa& isa, const uint16_t* from, int64_t d, T* to) {
   }
 }
 
-/// The rows [needed.begin, needed.end) of `count` rows from `first` on, [count][d]; the other rows before
-/// them are zero.
+/// Which keys of a tile some query sees: only those are read.
+class NeededKeys {
+ public:
+  /// `keys` is the tile's range, counted in its sequence.
+  explicit NeededKeys(visit::Range keys) : keys_(keys) {}
+
+  void add(visit::Range seen) {
+    const int32_t begin = std::max(seen.begin, keys_.begin) - keys_.begin;
+    const int32_t end = std::min(seen.end, keys_.end) - keys_.begin;
+    for (int32_t i = begin; i < end; ++i) needed_.set(static_cast<size_t>(i));
+    count_ = std::max(count_, end);
+  }
+
+  bool has(int32_t key) const { return needed_[static_cast<size_t>(key)]; }
+  /// Keys up to the last one needed.
+  int32_t count() const { return count_; }
+  /// The tile's range up to there.
+  visit::Range range() const { return {keys_.begin, keys_.begin + count_}; }
+
+ private:
+  visit::Range keys_;
+  std::bitset<kMaxTileKeys> needed_;
+  int32_t count_ = 0;
+};
+
+/// The needed keys of a tile whose first row in `from` is `first`, [needed.count()][d]; the others there are
+/// zero: a NaN among them must not meet a weight of 0.
 template <class T>
 void load_keys(const Isa& isa, const RowTensor<const uint16_t>& from, int64_t first, int64_t head, int64_t d,
-               visit::Range needed, T* to) {
-  std::fill_n(to, needed.begin * d, T{});
-  for (int64_t i = needed.begin; i < needed.end; ++i) {
-    load_row(isa, from.at(0, first + i, head), d, to + i * d);
+               const NeededKeys& needed, T* to) {
+  for (int32_t i = 0; i < needed.count(); ++i) {
+    if (needed.has(i)) {
+      load_row(isa, from.at(0, first + i, head), d, to + i * d);
+    } else {
+      std::fill_n(to + i * d, d, T{});
+    }
   }
 }
 
