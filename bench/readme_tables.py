@@ -22,7 +22,7 @@ def against_torch(name: str) -> str:
         for r in reports
     ]
     lines = [
-        f"| times faster than torch | {' | '.join(titles)} |",
+        f"| times faster | {' | '.join(titles)} |",
         "|---|" + "---|" * len(titles),
     ]
     for i, result in enumerate(reports[0]["results"]):

@@ -416,7 +416,7 @@ typedef struct TilewiseBlockSparsePrefillFwdArgs {
   int64_t max_seqlen_q;
   int64_t max_seqlen_k;
   float softmax_scale;
-  int32_t causal;        /* 0 or 1 */
+  int32_t not_causal;    /* 0: causal; 1: keys ahead of a query count too */
   const int64_t* window; /* {left, right}; NULL: unbounded */
   const DLTensor* sink_bias;
   const DLTensor* q2k; /* NULL: every block */
@@ -444,7 +444,7 @@ typedef struct TilewiseBlockSparsePrefillBwdArgs {
   int64_t max_seqlen_q;
   int64_t max_seqlen_k;
   float softmax_scale;
-  int32_t causal;        /* 0 or 1 */
+  int32_t not_causal;    /* 0: causal; 1: keys ahead of a query count too */
   const int64_t* window; /* {left, right}; NULL: unbounded */
   const DLTensor* sink_bias;
   const DLTensor* q2k; /* NULL: every block */

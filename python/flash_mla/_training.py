@@ -220,6 +220,20 @@ def _one_sequence(q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch
     return ends[0], ends[1], sizes[0], sizes[1]
 
 
+def _check_selection(
+    function: str, q: torch.Tensor, q2k_blocks: torch.Tensor | None, q_block_size: int
+) -> None:
+    """One sequence's query blocks are known here: a selection for larger blocks has too few rows."""
+    if q2k_blocks is None or q2k_blocks.dim() not in (2, 3) or q.dim() == 0 or q_block_size < 1:
+        return  # what is wrong with that, the operator says
+    wanted = math.ceil(q.shape[0] / q_block_size)
+    if q2k_blocks.shape[-2] < wanted:
+        raise ValueError(
+            f"{function}: q2k_blocks must be of at least {wanted} rows for {q.shape[0]} queries in blocks of "
+            f"{q_block_size}, got {describe(q2k_blocks)}"
+        )
+
+
 @named_errors(("block_sparse_prefill_fwd",), _BLOCKS)
 def block_sparse_prefill_fwd(
     q: torch.Tensor,
@@ -265,6 +279,7 @@ def block_sparse_prefill_fwd(
         tensors = {"q": q, "k": k, "v": v, "attn_sink": attn_sink}
         refuse_grad("block_sparse_prefill_fwd", tensors, reason)
     window = window_pair("block_sparse_prefill_fwd", window_size)
+    _check_selection("block_sparse_prefill_fwd", q, q2k_blocks, q_block_size)
     blocks = (q_block_size, kv_block_size)
     out, lse = tilewise.block_sparse_prefill_fwd(
         q, k, v, q2k_blocks, *_one_sequence(q, k), sm_scale, *blocks, True, window, attn_sink
@@ -309,8 +324,10 @@ def block_sparse_prefill_bwd(
     Source: docs/operators.md, section 6.
     """
     window = window_pair("block_sparse_prefill_bwd", window_size)
+    _check_selection("block_sparse_prefill_bwd", q, q2k_blocks, q_block_size)
     s, h = first_sizes(q, 2)
-    if tuple(lse.shape) not in ((h, s), (s, h)):
+    # What is wrong with q itself, the operator says.
+    if q.dim() == 3 and (lse.dtype != torch.float32 or tuple(lse.shape) not in ((h, s), (s, h))):
         raise ValueError(
             f"block_sparse_prefill_bwd: lse must be float32 [{h}, {s}] or [{s}, {h}], got {describe(lse)}"
         )

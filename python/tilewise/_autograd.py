@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+
 def _no_gradient(op: str, names: str) -> Callable[..., NoReturn]:
     def refuse(ctx: Any, *_: Tensor) -> NoReturn:
         raise RuntimeError(f"{op}: {names} must not be differentiated, they have no gradients of their own")

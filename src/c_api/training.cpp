@@ -4,8 +4,8 @@
 
 namespace tilewise::c_api {
 
-template <class C>
-static void convert_sequences(const Reader& read, const C& c, VarlenCommon& a) {
+template <class C, class A>
+static void convert_sequences(const Reader& read, const C& c, A& a) {
   a.q = read.tensor("q", c.q);
   a.k = read.tensor("k", c.k);
   a.v = read.tensor("v", c.v);
@@ -14,7 +14,11 @@ static void convert_sequences(const Reader& read, const C& c, VarlenCommon& a) {
   a.max_seqlen_q = c.max_seqlen_q;
   a.max_seqlen_k = c.max_seqlen_k;
   a.softmax_scale = c.softmax_scale;
-  a.causal = c.causal != 0;
+  if constexpr (std::is_base_of_v<BlockSparseCommon, A>) {
+    a.causal = c.not_causal == 0;
+  } else {
+    a.causal = c.causal != 0;
+  }
   a.window = Reader::window(c.window);
   a.sink_bias = read.tensor("sink_bias", c.sink_bias);
 }

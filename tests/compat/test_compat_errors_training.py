@@ -159,6 +159,12 @@ BLOCKS: dict[str, Case] = {
         RuntimeError,
         "q2k_blocks must be int32 [rows, n], got int64 [5, 3]",
     ),
+    "selection for larger blocks": Case(
+        blocks_fwd,
+        blocks(q2k_blocks=selection()[:4], q_block_size=64),
+        ValueError,
+        "q2k_blocks must be of at least 5 rows for 300 queries in blocks of 64, got int32 [4, 3]",
+    ),
     "scale": Case(
         blocks_fwd, blocks(sm_scale=float("nan")), RuntimeError, "sm_scale must be finite, got nan"
     ),
@@ -201,8 +207,8 @@ BLOCKS: dict[str, Case] = {
     "lse type": Case(
         blocks_bwd,
         blocks_backward(blocks(), lse=bf16(HEADS, 300)),
-        RuntimeError,
-        "lse must be float32 [300, 4], got bfloat16 [300, 4]",
+        ValueError,
+        "lse must be float32 [4, 300] or [300, 4], got bfloat16 [4, 300]",
     ),
     "o": Case(
         blocks_bwd,

@@ -62,11 +62,9 @@ def test_readme_results() -> None:
 def test_readme_training() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     block = text.split("### Training\n\n```python\n")[1].split("```")[0]
-    shapes = {"q": (1800, 4, 192), "k": (1800, 2, 192), "v": (1800, 2, 128)}
-    names = {name: bf16(*shape, seed=i).requires_grad_() for i, (name, shape) in enumerate(shapes.items())}
-    sink = fp32(4).requires_grad_()
-    exec(block, {**names, "sink": sink, "d_out": bf16(1800, 4, 128), "torch": torch, "tilewise": tilewise})
-    assert all(tensor.grad.abs().max() > 0 for tensor in (*names.values(), sink))
+    names: dict[str, object] = {}
+    exec(block, names)
+    assert all(names[name].grad.abs().max() > 0 for name in ("q", "k", "v", "sink"))
 
 
 def test_readme_mixed_step() -> None:

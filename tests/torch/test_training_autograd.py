@@ -69,6 +69,10 @@ def expected_gradients(call: Call) -> dict[str, Tensor]:
     return dict(zip(differentiable(call), back.run_native(), strict=True))
 
 
+def expected_size(call: Call) -> int:
+    return call.functional(*call.args, **call.kwargs)[0].numel()
+
+
 def d_out_of(call: Call) -> Tensor:
     return backward_of(call).args[0]
 
@@ -291,6 +295,21 @@ def test_compiled_layer_gives_equal_bits() -> None:
     expected = run_layer(module, module, 200)
     assert len(expected) == 6 and all(t.abs().sum() > 0 for t in expected)
     assert_same_bits(run_layer(compiled, module, 200), expected)
+
+
+@each_forward
+def test_compiled_gradients_of_any_place_are_taken(call: Call) -> None:
+    """What lies behind three elements of another tensor comes back from there, misaligned."""
+    changed, leaves = with_leaves(call, *differentiable(call))
+    front = torch.zeros(3, dtype=torch.bfloat16)
+    weights = bf16(3 + expected_size(call), seed=7)
+
+    def loss(function: Callable[..., tuple[Tensor, ...]]) -> Tensor:
+        return (torch.cat([front, function(**changed)[0].flatten()]) * weights).sum()
+
+    eager = torch.autograd.grad(loss(call.functional), leaves)
+    compiled = torch.autograd.grad(loss(torch.compile(call.functional, backend="aot_eager")), leaves)
+    assert_same_bits(compiled, eager)
 
 
 def test_compiled_layer_with_changing_sizes_gives_equal_bits() -> None:

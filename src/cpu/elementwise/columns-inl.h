@@ -19,8 +19,8 @@ using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 using M = hn::Mask<D>;
 
-// exp of a score less the row's maximum, which is not above 0. The library's function turns NaN into 0 and wants no infinities:
-// those stay out of it.
+// exp of a score less the row's maximum, which is not above 0. The library's function turns NaN into 0 and
+// wants no infinities: those stay out of it.
 HWY_INLINE V exp_of_difference(D d, V x) {
   const V y = hn::Exp(d, hn::Max(x, hn::Set(d, -120.0f)));
   return hn::IfThenElse(hn::IsNaN(x), x, y);

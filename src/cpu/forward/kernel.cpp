@@ -47,10 +47,6 @@ struct Partial {
   }
 };
 
-/// From a row of O to the next one, in floats: not the power of two that d_v is, so that neighbouring rows do
-/// not share their places in the caches.
-constexpr int64_t row_step(int64_t d_v) { return d_v + 16; }
-
 int64_t partial_floats(int64_t rows, int64_t row_length) { return rows * row_length + 2 * rows; }
 
 Partial partial_at(float* memory, int64_t rows, int64_t row_length) {

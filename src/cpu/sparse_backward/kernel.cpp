@@ -45,9 +45,6 @@ constexpr size_t kScratchBytes = size_t{160} << 20;
 /// Rows of dKV that are added between two looks at the other tokens.
 constexpr int64_t kRowsAtOnce = 32;
 
-/// Rows of sums are not the powers of two long that head sizes are: neighbours do not share places in caches.
-constexpr int64_t row_step(int64_t d) { return d + 16; }
-
 int64_t head_tiles(const SparseBackwardShape& shape) { return visit::ceil_div(shape.h_q, kMaxTileRows); }
 /// Heads of a tile, the last one of which may have fewer.
 int64_t tile_heads(const SparseBackwardShape& shape) {

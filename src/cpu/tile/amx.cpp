@@ -1,10 +1,9 @@
 // Tile products on AMX-BF16. A tile register holds 16 rows of 64 bytes.
 //
-//   product      C (fp32)              A, one row a register row   B, pairs of rows interleaved      steps
-//   scores       S^T: 16 keys x rows   K as it lies: 32 columns    Q, packed once a query tile       over d
-//   accumulate   O: 16 rows x columns  P, from the softmax         V, packed for all rows            over
-//   keys
-//   accumulate_keys  as accumulate, with keys and rows in each other's place
+//   product      C (fp32)              A, one row a register row  B, pairs of rows interleaved  sums over
+//   scores       S^T: 16 keys x rows   K as it lies: 32 columns   Q, packed once a query tile   d
+//   accumulate   O: 16 rows x columns  P, from the softmax        V, packed for all rows        keys
+//   accumulate_keys: as accumulate, with keys and rows in each other's place
 //
 //   registers    0..3 a block of 2 x 2 sums, 4 and 5 its A, 6 and 7 its B. Where only one row or column of
 //                sums is left, the others are not touched.

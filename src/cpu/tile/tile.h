@@ -25,6 +25,10 @@ inline constexpr int64_t kMaxTileRows = 128;
 inline constexpr int64_t kMaxTileKeys = 256;
 constexpr int64_t padded_rows(int64_t m) { return (m + kRowPad - 1) / kRowPad * kRowPad; }
 
+/// From a row of sums of d columns to the next one, in floats: not the power of two that head sizes often
+/// are, so that neighbouring rows do not share their places in the caches.
+constexpr int64_t row_step(int64_t d) { return d + 16; }
+
 /// Keys decoded into one tile, [count][ld] row-major, in memory for a multiple of 16 keys. T is BF16, or
 /// float where bf16 could not hold the values.
 template <class T>

@@ -9,9 +9,10 @@
 //               dV += P^T dO, dK += dS^T Q     accumulate_keys, in the thread's memory
 //               part = dS K                    accumulate, likewise
 //               dQ += part                     in the workspace, in the order of the key tiles
-//   order     a query tile counts the key tiles that were added to its dQ. A thread waits until all before its
-//             own were; work is taken in ascending order of key tiles, so it waits for work that a thread has.
-//             The last one stores dQ.
+//   order     a query tile counts the key tiles that were added to its dQ. A thread waits until all before
+//   its
+//             own were; work is taken in ascending order of key tiles, so it waits for work that a thread
+//             has. The last one stores dQ.
 //
 // So the bits of all gradients follow from the sequence alone, whatever the number of threads is.
 //
@@ -47,9 +48,6 @@ namespace {
 
 /// The scratch memory of all threads takes at most this much.
 constexpr size_t kScratchBytes = size_t{40} << 20;
-
-/// Rows of sums are not the powers of two long that head sizes are: neighbours do not share places in caches.
-constexpr int64_t row_step(int64_t d) { return d + 16; }
 
 struct Scratch {
   void* k;

@@ -32,9 +32,6 @@ constexpr int64_t kTogether = 4;
 /// The scratch memory of all threads takes at most this much.
 constexpr size_t kScratchBytes = size_t{40} << 20;
 
-/// A row of O is not the power of two long that d_v is, so that neighbours do not share places in the caches.
-constexpr int64_t row_step(int64_t d_v) { return d_v + 16; }
-
 /// A query tile's part of the scratch memory.
 struct TileMemory {
   void* packed_q;
