@@ -46,9 +46,6 @@
 namespace tilewise::cpu {
 namespace {
 
-/// The scratch memory of all threads takes at most this much.
-constexpr size_t kScratchBytes = size_t{40} << 20;
-
 struct Scratch {
   void* k;
   void* v;
@@ -456,19 +453,12 @@ class BackwardKernel final : public Kernel<VarlenBackward> {
   }
 
   VarlenPlan plan(const VarlenBackwardShape& shape, const Device& device, Ledger& ledger) const override {
-    VarlenPlan plan;
     const VarlenTiles tiles = varlen_tiles(shape);
-    plan.tile_rows = tiles.rows;
-    plan.tile_keys = tiles.keys;
     Ledger one;
     lay_out(isa_, shape, one, nullptr);
-    plan.scratch_bytes = one.bytes();
-    const auto fit = static_cast<int>(std::max<size_t>(kScratchBytes / one.bytes(), 1));
     const int64_t pieces = std::max(max_wave_tiles(shape.total_k, shape.batch, tiles.keys) * shape.h_kv,
                                     max_wave_tiles(shape.total_q, shape.batch, tiles.rows) * shape.h_q);
-    plan.threads = useful_threads(std::min(device.threads, fit), pieces);
-    plan.sequences = ledger.book<Sequence>(shape.batch);
-    plan.scratch = ledger.book<std::byte>(static_cast<int64_t>(plan.scratch_bytes) * plan.threads);
+    VarlenPlan plan = plan_tiles(shape, device, one.bytes(), pieces, ledger);
     Ledger shared;
     lay_out_shared(shape, tiles, shared, nullptr);
     plan.shared = ledger.book<std::byte>(static_cast<int64_t>(shared.bytes()));

@@ -29,8 +29,6 @@ namespace tilewise::cpu {
 namespace {
 
 constexpr int64_t kTogether = 4;
-/// The scratch memory of all threads takes at most this much.
-constexpr size_t kScratchBytes = size_t{40} << 20;
 
 /// A query tile's part of the scratch memory.
 struct TileMemory {
@@ -282,19 +280,10 @@ class ForwardKernel final : public Kernel<VarlenForward> {
   }
 
   VarlenPlan plan(const VarlenShape& shape, const Device& device, Ledger& ledger) const override {
-    VarlenPlan plan;
-    const VarlenTiles tiles = varlen_tiles(shape);
-    plan.tile_rows = tiles.rows;
-    plan.tile_keys = tiles.keys;
     Ledger one;
     lay_out(isa_, shape, one, nullptr);
-    plan.scratch_bytes = one.bytes();
-    const auto fit = static_cast<int>(std::max<size_t>(kScratchBytes / one.bytes(), 1));
-    const int64_t pieces = max_wave_tiles(shape.total_q, shape.batch, tiles.rows) * shape.h_kv;
-    plan.threads = useful_threads(std::min(device.threads, fit), pieces);
-    plan.sequences = ledger.book<Sequence>(shape.batch);
-    plan.scratch = ledger.book<std::byte>(static_cast<int64_t>(plan.scratch_bytes) * plan.threads);
-    return plan;
+    const int64_t tiles = max_wave_tiles(shape.total_q, shape.batch, varlen_tiles(shape).rows);
+    return plan_tiles(shape, device, one.bytes(), tiles * shape.h_kv, ledger);
   }
 
   void run(const VarlenForwardProblem& problem, const VarlenPlan& plan,

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "cpu/isa.h"
+#include "cpu/varlen/sequences.h"
 #include "ops/varlen.h"
 #include "visit/rules.h"
 
@@ -91,6 +92,23 @@ inline void fill_limits(const visit::MaskRule& rule, visit::Range queries, visit
   }
   std::fill(first + m, first + padded_rows(m), 0);
   std::fill(last + m, last + padded_rows(m), 0);
+}
+
+/// Tiles, threads with scratch_bytes of memory each, and room for the sequences. `pieces`: of work, at most.
+inline VarlenPlan plan_tiles(const VarlenShape& shape, const Device& device, size_t scratch_bytes,
+                             int64_t pieces, Ledger& ledger) {
+  // The scratch memory of all threads takes at most this much.
+  constexpr size_t kScratchBytes = size_t{40} << 20;
+  const VarlenTiles tiles = varlen_tiles(shape);
+  VarlenPlan plan;
+  plan.tile_rows = tiles.rows;
+  plan.tile_keys = tiles.keys;
+  plan.scratch_bytes = scratch_bytes;
+  const auto fit = static_cast<int>(std::max<size_t>(kScratchBytes / scratch_bytes, 1));
+  plan.threads = useful_threads(std::min(device.threads, fit), pieces);
+  plan.sequences = ledger.book<Sequence>(shape.batch);
+  plan.scratch = ledger.book<std::byte>(static_cast<int64_t>(scratch_bytes) * plan.threads);
+  return plan;
 }
 
 }  // namespace tilewise::cpu
