@@ -153,7 +153,7 @@ TEST(Prefill, BlocksThatNobodySelectedNeverMatter) {
 TEST(Prefill, KeysBetweenThoseThatSelectingQueriesSeeNeverMatter) {
   // Query tiles 1 and 3 select block 1 and see 64 keys of it each; what lies between, tile 2 alone would see.
   SequenceCase c;
-  c.lengths_q = {384};
+  c.lengths_q = {6 * 64};
   c.lengths_k = {416};
   c.q_block = 64;
   c.causal = true;
