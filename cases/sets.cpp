@@ -161,13 +161,19 @@ std::vector<Case> full_cases(Op op) {
   return cases;
 }
 
-std::vector<Case> test_cases(Op op) {
+TestSet test_set() {
   const char* value = std::getenv("TILEWISE_TEST_SET");
   const std::string set = value == nullptr || *value == '\0' ? "ci" : value;
-  if (set == "smoke") return smoke_cases(op);
-  if (set == "ci") return ci_cases(op);
-  if (set == "full") return full_cases(op);
+  if (set == "smoke") return TestSet::kSmoke;
+  if (set == "ci") return TestSet::kCi;
+  if (set == "full") return TestSet::kFull;
   throw std::invalid_argument("TILEWISE_TEST_SET must be smoke, ci or full, got " + set);
+}
+
+std::vector<Case> test_cases(Op op) {
+  const TestSet set = test_set();
+  if (set == TestSet::kSmoke) return smoke_cases(op);
+  return set == TestSet::kCi ? ci_cases(op) : full_cases(op);
 }
 
 std::vector<Case> demo_cases() {

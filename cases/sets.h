@@ -16,8 +16,10 @@ std::vector<Case> smoke_cases(Op op);
 std::vector<Case> ci_cases(Op op);
 // The whole grid of head counts, list lengths and query tokens, everything else rotating; and the ci cases.
 std::vector<Case> full_cases(Op op);
-// By the environment's TILEWISE_TEST_SET: smoke, ci (also when there is none) or full. Throws on another
-// value.
+enum class TestSet { kSmoke, kCi, kFull };
+// The environment's TILEWISE_TEST_SET: smoke, ci (also when there is none) or full. Throws on another value.
+TestSet test_set();
+// The cases of that set.
 std::vector<Case> test_cases(Op op);
 
 // Model-like shapes, few enough to be compared with the oracle in a minute or two.

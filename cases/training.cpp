@@ -12,6 +12,7 @@
 #include "casefile/fields.h"
 #include "casefile/runs.h"
 #include "cases/random.h"
+#include "cases/sets.h"
 #include "core/float_value.h"
 #include "reference/views.h"
 
@@ -317,9 +318,8 @@ void SequenceData::fill_outputs(const SequenceArgs& args, uint8_t byte) {
 }
 
 std::vector<SequenceCase> sequence_cases() {
-  const char* set = std::getenv("TILEWISE_TEST_SET");
-  const bool smoke = set != nullptr && std::string_view(set) == "smoke";
-  const bool full = set != nullptr && std::string_view(set) == "full";
+  const bool smoke = test_set() == TestSet::kSmoke;
+  const bool full = test_set() == TestSet::kFull;
   const Stream64 stream = Stream64{20}.child("sequences");
   uint64_t draw = 0;
   const auto pick = [&]<class T>(std::initializer_list<T> values) {

@@ -147,6 +147,10 @@ void check_sink(Checker& check, const TensorView& attn_sink, int64_t h_q) {
   if (attn_sink) check.input("attn_sink", attn_sink, {DType::kFP32}, {h_q});
 }
 
+void check_sink_bias(Checker& check, const TensorView& sink_bias, int64_t h_q) {
+  check.input("sink_bias", sink_bias, {DType::kFP32, DType::kFP16, DType::kBF16}, {h_q});
+}
+
 void check_fp8_outputs(Checker& check, const TensorView& out_fp8, const TensorView& out_sf, int64_t s_q,
                        int64_t h_q, int64_t n_groups, Fp8Tensors* tensors) {
   const int64_t width = h_q / n_groups * 512;

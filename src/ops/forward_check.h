@@ -39,6 +39,9 @@ void check_n_groups(const Checker& check, int64_t n_groups, int64_t h_q);
 /// A float32 vector with one value a head, or nothing.
 void check_sink(Checker& check, const TensorView& attn_sink, int64_t h_q);
 
+/// One logit a head in any float type; it is given.
+void check_sink_bias(Checker& check, const TensorView& sink_bias, int64_t h_q);
+
 /// out_fp8 and out_sf, both given.
 void check_fp8_outputs(Checker& check, const TensorView& out_fp8, const TensorView& out_sf, int64_t s_q,
                        int64_t h_q, int64_t n_groups, Fp8Tensors* tensors);

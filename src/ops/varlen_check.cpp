@@ -71,7 +71,7 @@ void check_varlen(Checker& check, const VarlenCommon& in, std::span<const HeadSi
   shape->window = check_window(check, in.window, kAlone);
   shape->has_sink_bias = in.sink_bias.present();
   if (in.sink_bias) {
-    check.input("sink_bias", in.sink_bias, {DType::kFP32, DType::kFP16, DType::kBF16}, {shape->h_q});
+    check_sink_bias(check, in.sink_bias, shape->h_q);
     shape->sink_bias_dtype = in.sink_bias.dtype();
   }
   tensors->q = rows<const uint16_t>(in.q, -1, 0, 1);

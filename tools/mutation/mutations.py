@@ -405,8 +405,8 @@ MUTATIONS = (
     Mutation(
         "the sink's gradient has the other sign",
         f"{VARLEN}/backward.cpp",
-        "shared_.d_sink[h] -= static_cast<double>",
-        "shared_.d_sink[h] += static_cast<double>",
+        "shared_.d_sink[h] -= sink_share",
+        "shared_.d_sink[h] += sink_share",
         program=TRAINING,
     ),
     Mutation(

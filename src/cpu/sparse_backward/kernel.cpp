@@ -31,6 +31,7 @@
 #include <cstring>
 
 #include "core/float_value.h"
+#include "cpu/backward.h"
 #include "cpu/isa.h"
 #include "cpu/phases.h"
 #include "cpu/sparse_backward/order.h"
@@ -111,13 +112,7 @@ Scratch lay_out(const Isa& isa, const SparseBackwardShape& shape, Ledger& ledger
   layout.piece(s.kv, kMaxTileKeys * shape.d_qk);
   layout.piece(s.s, kMaxTileKeys * rows);
   layout.piece(s.dp, kMaxTileKeys * rows);
-  s.weights = {s.s, s.dp, s.dp};
-  if (isa.gradient->keys_bytes != nullptr) {
-    const auto by_keys = static_cast<int64_t>(isa.gradient->keys_bytes(kMaxTileKeys, rows));
-    layout.bytes(s.weights.p_keys, by_keys);
-    layout.bytes(s.weights.ds_keys, by_keys);
-    layout.bytes(s.weights.ds_rows, static_cast<int64_t>(isa.gradient->rows_bytes(kMaxTileKeys, rows)));
-  }
+  s.weights = lay_out_weights(*isa.gradient, kMaxTileKeys, rows, s.s, s.dp, layout);
   layout.piece(s.part, kMaxTileKeys * row_step(shape.d_qk));
   layout.piece(s.key_sums, kMaxTileKeys);
   layout.piece(s.ones, rows);
@@ -144,17 +139,6 @@ Shared lay_out_shared(const SparseBackwardShape& shape, Ledger& ledger, void* wo
   layout.piece(s.dkv, shape.s_kv * shape.d_qk);
   layout.piece(s.delta, shape.has_sink_bias ? shape.s_q * shape.h_q : 0);
   return s;
-}
-
-/// In double, in four sums side by side.
-float dot(const float* a, const float* b, int64_t n) {
-  double sums[4] = {};
-  for (int64_t i = 0; i < n; i += 4) {
-    for (int64_t lane = 0; lane < 4; ++lane) {
-      sums[lane] += static_cast<double>(a[i + lane]) * static_cast<double>(b[i + lane]);
-    }
-  }
-  return static_cast<float>((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
 class BackwardRun {
@@ -282,7 +266,7 @@ class BackwardRun {
         isa_.rows->widen(d_out_row, DType::kBF16, shape_.d_v, d_out + r * shape_.d_v);
         isa_.rows->widen(problem_.out.at(0, token, head), DType::kBF16, shape_.d_v, out);
         heads.lse[r] = *problem_.lse.at(0, token, head);
-        heads.delta[r] = dot(d_out + r * shape_.d_v, out, shape_.d_v);
+        heads.delta[r] = row_delta(d_out + r * shape_.d_v, out, shape_.d_v);
         if (shape_.has_sink_bias) shared_.delta[token * shape_.h_q + head] = heads.delta[r];
       }
       std::fill(heads.lse + m, heads.lse + padded_rows(m), softmax::kInfinity);
@@ -374,11 +358,7 @@ class BackwardRun {
         float_value(problem_.sink_bias, shape_.sink_bias_dtype, head * problem_.sink_bias_stride);
     double sum = 0;
     for (int64_t token = 0; token < shape_.s_q; ++token) {
-      const float lse = *problem_.lse.at(0, token, head);
-      // A sink of +inf leaves nothing that has a gradient.
-      if (lse == softmax::kInfinity) continue;
-      sum -= static_cast<double>(softmax::sink_bias_probability(sink, lse)) *
-             static_cast<double>(shared_.delta[token * shape_.h_q + head]);
+      sum -= sink_share(sink, *problem_.lse.at(0, token, head), shared_.delta[token * shape_.h_q + head]);
     }
     set_float_value(problem_.d_sink, shape_.sink_bias_dtype, head * problem_.d_sink_stride,
                     static_cast<float>(sum));

@@ -36,6 +36,7 @@
 #include <thread>
 
 #include "core/float_value.h"
+#include "cpu/backward.h"
 #include "cpu/phases.h"
 #include "cpu/varlen/kernels.h"
 #include "cpu/varlen/selection.h"
@@ -45,6 +46,9 @@
 
 namespace tilewise::cpu {
 namespace {
+
+/// Most columns of V.
+constexpr int64_t kMaxHeadSize = 128;
 
 struct Scratch {
   void* k;
@@ -79,13 +83,7 @@ Scratch lay_out(const Isa& isa, const VarlenShape& shape, Ledger& ledger, void* 
   layout.bytes(s.packed_d_out, static_cast<int64_t>(isa.tile->packed_q_bytes(tiles.rows, shape.d_v)));
   layout.piece(s.s, std::max(tiles.keys, shape.d_qk) * tiles.rows);
   layout.piece(s.dp, std::max(tiles.keys, shape.d_v) * tiles.rows);
-  s.weights = {s.s, s.dp, s.dp};
-  if (isa.gradient->keys_bytes != nullptr) {
-    const auto by_keys = static_cast<int64_t>(isa.gradient->keys_bytes(tiles.keys, tiles.rows));
-    layout.bytes(s.weights.p_keys, by_keys);
-    layout.bytes(s.weights.ds_keys, by_keys);
-    layout.bytes(s.weights.ds_rows, static_cast<int64_t>(isa.gradient->rows_bytes(tiles.keys, tiles.rows)));
-  }
+  s.weights = lay_out_weights(*isa.gradient, tiles.keys, tiles.rows, s.s, s.dp, layout);
   layout.piece(s.dk, tiles.keys * row_step(shape.d_qk));
   layout.piece(s.dv, tiles.keys * row_step(shape.d_v));
   layout.piece(s.dq, tiles.rows * row_step(shape.d_qk));
@@ -203,13 +201,11 @@ class BackwardRun {
   float* delta_of(int64_t head) const { return shared_.delta + head * shape_.total_q; }
 
   float delta_of_row(int64_t row, int64_t head) const {
-    const uint16_t* a = problem_.d_out.at(0, row, head);
-    const uint16_t* b = problem_.out.at(0, row, head);
-    double sum = 0;
-    for (int64_t c = 0; c < shape_.d_v; ++c) {
-      sum += static_cast<double>(float_value(a, shape_.dtype, c)) * float_value(b, shape_.dtype, c);
-    }
-    return static_cast<float>(sum);
+    alignas(64) float d_out[kMaxHeadSize];
+    alignas(64) float out[kMaxHeadSize];
+    isa_.rows->widen(problem_.d_out.at(0, row, head), shape_.dtype, shape_.d_v, d_out);
+    isa_.rows->widen(problem_.out.at(0, row, head), shape_.dtype, shape_.d_v, out);
+    return row_delta(d_out, out, shape_.d_v);
   }
 
   void prepare_rows(const Wave& wave, int64_t wave_tile, int64_t head) const {
@@ -242,11 +238,7 @@ class BackwardRun {
       for (int64_t i = 0; i < wave.count; ++i) {
         const int64_t begin = wave.sequences[i].q_begin;
         for (int64_t row = begin; row < begin + wave.sequences[i].rule.len_q; ++row) {
-          const float lse = *problem_.lse.at(0, row, h);
-          // Rows of a sink of +inf, and lonely ones without a sink, have no gradient.
-          if (lse == softmax::kInfinity) continue;
-          shared_.d_sink[h] -= static_cast<double>(softmax::sink_bias_probability(sink, lse)) *
-                               static_cast<double>(delta_of(h)[row]);
+          shared_.d_sink[h] -= sink_share(sink, *problem_.lse.at(0, row, h), delta_of(h)[row]);
         }
       }
     }

@@ -68,7 +68,7 @@ SparseBackwardProblem check(const SparsePrefillBwdArgs& args, DeviceId device) {
   check.input("lse", args.lse, {DType::kFP32}, {shape.s_q, shape.h_q});
   shape.has_sink_bias = args.sink_bias.present();
   if (args.sink_bias) {
-    check.input("sink_bias", args.sink_bias, {DType::kFP32, DType::kFP16, DType::kBF16}, {shape.h_q});
+    check_sink_bias(check, args.sink_bias, shape.h_q);
     shape.sink_bias_dtype = args.sink_bias.dtype();
   }
   check_gradients(check, args, &problem);

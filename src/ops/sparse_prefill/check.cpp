@@ -11,7 +11,7 @@ void check_sinks(Checker& check, const SparsePrefillFwdArgs& args, int64_t h_q) 
   check_sink(check, args.attn_sink, h_q);
   if (!args.sink_bias) return;
   if (args.attn_sink) check.left_out("sink_bias", args.sink_bias, "where attn_sink is given");
-  check.input("sink_bias", args.sink_bias, {DType::kFP32, DType::kFP16, DType::kBF16}, {h_q});
+  check_sink_bias(check, args.sink_bias, h_q);
 }
 
 void check_indexer(Checker& check, const SparsePrefillFwdArgs& args, const ForwardShape& shape) {
