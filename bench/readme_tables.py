@@ -104,7 +104,7 @@ def main() -> int:
     readme = ROOT / "README.md"
     text = readme.read_text(encoding="utf-8")
     wanted = with_table(text, "cpu-results", f"{against_torch('against_torch')}\n{host_overhead()}")
-    wanted = with_table(wanted, "training-results", against_torch("training_against_torch"))
+    wanted = with_table(wanted, "training-results", against_torch("training_against_torch_no_amx"))
     wanted = with_table(wanted, "training-sweep", training_sweep())
     wanted = with_table(wanted, "gpu-results", gpu())
     if sys.argv[1:] == ["--check"]:
