@@ -69,6 +69,7 @@ Workspace workspace_for(DeviceId id, size_t bytes, OwnedTensor* owner) {
     }
     return memory;
   }
+  if (bytes == 0) return {};
   // torch's allocator keeps the memory, in stream order, and knows about captured graphs.
   const auto count = static_cast<int64_t>(bytes);
   const int64_t stride = 1;

@@ -186,7 +186,9 @@ struct ForwardPlan {
   int64_t num_tiles = 0;     // query tiles in the whole problem
   int64_t wave_tiles = 0;    // query tiles that wait for their merge together; 0: none is split over threads
   int64_t max_segments = 1;  // most pieces that one row's keys are cut into
+  bool early_merge = false;  // CUDA: the merge is brought up while the pieces end
   int threads = 1;           // that have scratch memory
+  size_t pieces = 0;  // CUDA: int32 a query tile, how many pieces it has
   size_t scratch = 0;
   size_t scratch_bytes = 0;  // CPU: of a thread
   size_t partials = 0;       // wave_tiles * max_segments partial results

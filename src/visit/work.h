@@ -33,9 +33,11 @@ struct RowSegments {
 };
 
 TW_HD constexpr RowSegments segments_of(int32_t length, const SegmentRule& rule) {
-  const int64_t wanted = larger(ceil_div(length, rule.max_segments), rule.min_keys);
-  const int64_t step = ceil_div(wanted, rule.tile) * rule.tile;
-  return {length, step, static_cast<int32_t>(larger(ceil_div(length, step), 1))};
+  const auto round_up = [](int64_t a, int64_t b) { return quotient(a + b - 1, b); };
+  const int64_t wanted = larger(round_up(length, rule.max_segments), rule.min_keys);
+  const int64_t step = round_up(wanted, rule.tile) * rule.tile;
+  // One segment even where a segment of 2^31 keys would not fit into the division.
+  return {length, step, step >= length ? 1 : static_cast<int32_t>(round_up(length, step))};
 }
 
 // Segments [first, last) of a visit whose length() was cut with the same tile.

@@ -81,8 +81,17 @@ void launch_kernel(const Launch& launch, const void* kernel, void* params) {
   void* arguments[] = {params};
   const auto blocks = static_cast<unsigned>(launch.blocks);
   const auto threads = static_cast<unsigned>(launch.threads);
-  const cudaError_t status = cudaLaunchKernel(kernel, dim3(blocks), dim3(threads), arguments,
-                                              static_cast<size_t>(launch.shared_bytes), launch.stream);
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = static_cast<size_t>(launch.shared_bytes);
+  config.stream = launch.stream;
+  config.attrs = &early;
+  config.numAttrs = launch.early ? 1 : 0;
+  const cudaError_t status = cudaLaunchKernelExC(&config, kernel, arguments);
   if (status != cudaSuccess) check_cuda(status, what());
 }
 

@@ -38,6 +38,7 @@ struct Launch {
   int threads;
   int shared_bytes = 0;
   cudaStream_t stream = nullptr;
+  bool early = false;  // the kernel calls await_last_kernel(): it may be brought up before that is done
 };
 
 /// Launches kernel(params); blocks 0: nothing. Throws CudaError with operator, kernel and launch shape.

@@ -1,19 +1,14 @@
-// Merging partial results: a block a row, a warp 128 columns of it. The weights are made in double, 32
-// partial results at a time, one a lane; then the lanes hand them round while all add up columns.
+// Merging partial results. The weights are made in double, one a lane; merge.cuh says who adds up what.
 #include <string>
 
 #include "cuda/common/launch.h"
 #include "cuda/kernels.h"
 #include "cuda/portable/epilogue.cuh"
+#include "cuda/portable/merge.cuh"
 #include "softmax/state.h"
 
 namespace tilewise::cuda {
 namespace {
-
-constexpr int kThreads = 128;
-constexpr int kWarps = kThreads / 32;
-constexpr int kSliceColumns = 128;  // of a warp
-constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 
 /// CombineProblem without what only the host needs.
 struct CombineParams {
@@ -76,52 +71,39 @@ __device__ float4 load_columns(const uint8_t* row, DType type, int64_t column) {
           __uint_as_float(pairs.y << 16), __uint_as_float(pairs.y & 0xFFFF0000u)};
 }
 
-// The merged values of o's columns, as far as there are any.
-__device__ void merge_columns(const CombineParams& p, int64_t token, int64_t head,
-                              const softmax::PartialState& state, double factor, int lane, RowValues<1>& o) {
-  // A sink that takes all the weight leaves exact zeros.
-  if (softmax::is_lonely(state) || factor == 0.0) return;
-  const int64_t column = o.column(0, lane);
-  const bool exists = column < p.d_v;
-  for (int64_t base = 0; base < p.num_partials; base += 32) {
-    const float own =
-        base + lane < p.num_partials ? *p.partial_lse.at(base + lane, token, head) : -softmax::kInfinity;
-    const auto own_weight = static_cast<float>(softmax::partial_weight(state, own, p.base) * factor);
-    const unsigned counting = __ballot_sync(kAllLanes, !softmax::is_empty_partial(own));
-    const int n = static_cast<int>(visit::smaller(32, p.num_partials - base));
-#pragma unroll 8
-    for (int i = 0; i < n; ++i) {
-      const float weight = __shfl_sync(kAllLanes, own_weight, i);
-      float4 v{};
-      if (exists && (counting >> i & 1) != 0) {
-        v = load_columns(p.partials.at(base + i, token, head), p.partial_dtype, column);
-      }
-      o.v[0][0] = fmaf(v.x, weight, o.v[0][0]);
-      o.v[0][1] = fmaf(v.y, weight, o.v[0][1]);
-      o.v[0][2] = fmaf(v.z, weight, o.v[0][2]);
-      o.v[0][3] = fmaf(v.w, weight, o.v[0][3]);
-    }
-  }
-}
-
-__global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant__ CombineParams p) {
+__global__ void __launch_bounds__(kMergeThreads) combine_kernel(const __grid_constant__ CombineParams p) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int64_t token = blockIdx.x / p.h_q;
-  const int64_t head = blockIdx.x % p.h_q;
+  const MergePlace place = MergePlace::of(p.d_v);
+  const int64_t token = visit::quotient(place.row, p.h_q);
+  const int64_t head = visit::remainder(place.row, p.h_q);
   const softmax::PartialState state = state_of_row(p, token, head, lane);
   const double lse = softmax::merged_lse(state, p.base);
   const double factor = p.has_sink ? softmax::sink_factor(lse, p.sink[head * p.sink_stride]) : 1.0;
-  for (int64_t slice = warp; slice * kSliceColumns < p.d_v; slice += kWarps) {
-    RowValues<1> o{.v = {}, .first = static_cast<int>(slice)};
-    merge_columns(p, token, head, state, factor, lane, o);
-    if (p.casts) {
-      store_fp8(p.fp8, p.h_q, p.n_groups, token, head, o, lane);
-    } else {
-      store_values(o, p.out_dtype, p.out.at(0, token, head), lane, p.d_v);
-    }
+  RowValues<1> o{.v = {}, .first = place.slice};
+  const int64_t column = o.column(0, lane);
+  // A sink that takes all the weight leaves exact zeros.
+  const bool empty = softmax::is_lonely(state) || factor == 0.0;
+  const bool has_sum = add_up_pieces(
+      empty ? 0 : p.num_partials, place.group,
+      [&](int64_t i) {
+        const float own = *p.partial_lse.at(i, token, head);
+        const double weight = softmax::partial_weight(state, own, p.base) * factor;
+        return PieceWeight{static_cast<float>(weight), !softmax::is_empty_partial(own)};
+      },
+      [&](int64_t i) {
+        return column < p.d_v ? load_columns(p.partials.at(i, token, head), p.partial_dtype, column)
+                              : float4{};
+      },
+      o);
+  if (!has_sum) return;
+  if (p.casts) {
+    store_fp8(p.fp8, p.h_q, p.n_groups, token, head, o, lane);
+  } else {
+    store_values(o, p.out_dtype, p.out.at(0, token, head), lane, p.d_v);
   }
-  if (threadIdx.x == 0 && p.lse.data != nullptr) *p.lse.at(0, token, head) = static_cast<float>(lse);
+  if (place.slice == 0 && lane == 0 && p.lse.data != nullptr) {
+    *p.lse.at(0, token, head) = static_cast<float>(lse);
+  }
 }
 
 class PortableCombine final : public Kernel<Combine> {
@@ -156,10 +138,11 @@ class PortableCombine final : public Kernel<Combine> {
                                .sink_stride = problem.sink_stride,
                                .out = problem.out,
                                .lse = problem.lse};
+    const MergeGrid grid = merge_grid(shape.s_q * shape.h_q, shape.d_v, shape.num_partials);
     launch({.op = shape.op.c_str(),
             .name = name().c_str(),
-            .blocks = shape.s_q * shape.h_q,
-            .threads = kThreads,
+            .blocks = grid.blocks,
+            .threads = grid.threads,
             .stream = static_cast<cudaStream_t>(place.stream.handle)},
            &combine_kernel, params);
   }

@@ -1,5 +1,5 @@
-// The end of a row: a warp takes a finished row of 512 columns, or slices of 128 columns of it, and writes
-// every output it has.
+// The end of a row. First, one thread a row: lse and maximum, and from them the factor for the row's output.
+// Then a warp takes the row's 512 columns, or slices of 128 columns of it, and writes every output it has.
 //
 // Lane l holds columns 128 * slice + 4 * l + j: loads and stores of a warp are contiguous, a rotated pair
 // lies in one lane, and a cast group of 32 columns in eight neighbouring lanes.
@@ -57,10 +57,9 @@ __device__ inline float sink_bias_of(const ForwardParams& p, int64_t head) {
 
 // The inverse rotation of the last 64 columns.
 template <int kSlices>
-__device__ void rotate_back(const ForwardParams& p, int64_t token, int lane, RowValues<kSlices>& o) {
+__device__ void rotate_back(const float* cos_sin, int lane, RowValues<kSlices>& o) {
   const int first = o.column(kSlices - 1, lane) - (kFusedDim - kRopeDim);
   if (first < 0) return;
-  const float* cos_sin = cos_sin_of(p, token);
 #pragma unroll
   for (int j = 0; j < 4; j += 2) {
     const float cos = cos_sin[(first + j) / 2];
@@ -72,17 +71,17 @@ __device__ void rotate_back(const ForwardParams& p, int64_t token, int lane, Row
   }
 }
 
-// Multiplies by the factor and, in fused operators, turns the output back. A row without weight becomes +0
-// whatever its sums met.
+// Multiplies by the factor and, in fused operators, turns the output back by cos_sin [64]. A row without
+// weight becomes +0 whatever its sums met.
 template <int kSlices>
-__device__ void finish_output(const ForwardParams& p, int64_t token, float factor, int lane,
+__device__ void finish_output(const ForwardParams& p, float factor, const float* cos_sin, int lane,
                               RowValues<kSlices>& o) {
 #pragma unroll
   for (int i = 0; i < kSlices; ++i) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) o.v[i][j] = factor == 0.0f ? 0.0f : o.v[i][j] * factor;
   }
-  if (p.shape.fused && factor != 0.0f) rotate_back(p, token, lane, o);
+  if (p.shape.fused && factor != 0.0f) rotate_back(cos_sin, lane, o);
 }
 
 // Rows of fp32 may begin at any float; those of narrower types begin at 16 bytes.
@@ -150,25 +149,32 @@ __device__ void store_fp8(const Fp8Tensors& t, int64_t h_q, int64_t n_groups, in
   }
 }
 
-// Everything that the operator returns of a row, or of slices of it; o is its unnormalised output.
-template <int kSlices>
-__device__ void store_row(const ForwardParams& p, const RowPlace& row, const softmax::RowState& state,
-                          int lane, RowValues<kSlices>& o) {
+// The factor for a row's output. With `stores` also stores what else the operator returns of the row.
+__device__ inline float end_row_state(const ForwardParams& p, const RowPlace& row,
+                                      const softmax::RowState& state, bool stores) {
   const ForwardTensors& t = p.tensors;
   const softmax::RowResult result = p.shape.has_sink_bias
                                         ? softmax::finish_with_sink_bias(state, sink_bias_of(p, row.head))
                                         : softmax::finish(state);
+  if (stores) {
+    if (t.lse.data != nullptr) *t.lse.at(row.request, row.token, row.head) = result.lse;
+    if (t.max_logits.data != nullptr) *t.max_logits.at(row.request, row.token, row.head) = result.max_logit;
+  }
   float factor = result.scale;
   // A row without weight stays 0 whatever the sink and the scales are.
   if (p.shape.has_sink && factor != 0.0f) {
     factor *= softmax::sink_factor(result.lse, t.sink[row.head * t.sink_stride]);
   }
   if (t.descale_k != nullptr && factor != 0.0f) factor *= t.descale_k[0];
-  finish_output(p, row.token, factor, lane, o);
-  if (lane == 0 && o.first == 0) {
-    if (t.lse.data != nullptr) *t.lse.at(row.request, row.token, row.head) = result.lse;
-    if (t.max_logits.data != nullptr) *t.max_logits.at(row.request, row.token, row.head) = result.max_logit;
-  }
+  return factor;
+}
+
+// Stores the output of a row, or slices of it; o is not normalised.
+template <int kSlices>
+__device__ void store_row_output(const ForwardParams& p, const RowPlace& row, float factor,
+                                 const float* cos_sin, int lane, RowValues<kSlices>& o) {
+  const ForwardTensors& t = p.tensors;
+  finish_output(p, factor, cos_sin, lane, o);
   if (p.shape.epilogue == Epilogue::kFp8) {
     if (t.out_bf16.data != nullptr) {
       store_values(o, DType::kBF16, reinterpret_cast<uint8_t*>(t.out_bf16.at(0, row.token, row.head)), lane);
@@ -179,17 +185,21 @@ __device__ void store_row(const ForwardParams& p, const RowPlace& row, const sof
   }
 }
 
-// A partial result of fused_decode_partials.
-__device__ inline void store_partial_row(const ForwardParams& p, const RowPlace& row, int64_t split,
-                                         const softmax::RowState& state, int lane, RowValues<4>& o) {
+// The same for a partial result of fused_decode_partials.
+__device__ inline float end_partial_state(const ForwardParams& p, const RowPlace& row, int64_t split,
+                                            const softmax::RowState& state) {
   const ForwardTensors& t = p.tensors;
   const softmax::RowResult result = softmax::finish(state);
-  finish_output(p, row.token, result.scale, lane, o);
-  store_values(o, DType::kFP32, t.out.at(0, row.token, row.head) + split * t.split_stride_out, lane);
-  if (lane == 0) {
-    *(t.lse.at(0, row.token, row.head) + split * t.split_stride_lse) =
-        softmax::is_lonely(state) ? -softmax::kInfinity : softmax::lse_to_base2(result.lse);
-  }
+  *(t.lse.at(0, row.token, row.head) + split * t.split_stride_lse) =
+      softmax::is_lonely(state) ? -softmax::kInfinity : softmax::lse_to_base2(result.lse);
+  return result.scale;
+}
+
+__device__ inline void store_partial_output(const ForwardParams& p, const RowPlace& row, int64_t split,
+                                            float factor, const float* cos_sin, int lane, RowValues<4>& o) {
+  finish_output(p, factor, cos_sin, lane, o);
+  store_values(o, DType::kFP32, p.tensors.out.at(0, row.token, row.head) + split * p.tensors.split_stride_out,
+               lane);
 }
 
 }  // namespace tilewise::cuda

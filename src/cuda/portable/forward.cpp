@@ -10,6 +10,7 @@
 #include "cuda/kernels.h"
 #include "cuda/portable/config.h"
 #include "cuda/portable/instances.h"
+#include "cuda/portable/merge_grid.h"
 #include "cuda/portable/params.h"
 
 namespace tilewise::cuda {
@@ -18,11 +19,14 @@ namespace {
 /// A multiprocessor's shared memory, beyond what a single block may have, and what each block costs on top.
 constexpr int32_t kSharedOfBlock = 1024;
 
+/// From here on a kernel can be brought up before the one it waits for is done.
+constexpr int32_t kEarlyMergeCapability = 90;
+
 // Pieces of a row whose bits may not depend on the batch, in keys: those of a prefill are not cut.
 constexpr int64_t kInvariantPiece = 1024;
 constexpr int64_t kInvariantPieces = 16;
 /// Otherwise at most so many.
-constexpr int64_t kMostPieces = 128;
+constexpr int64_t kMostPieces = 512;
 
 using InstanceOf = const void* (*)();
 using Instances = std::array<InstanceOf, kNumForwardConfigs>;
@@ -60,18 +64,24 @@ int64_t longest_row(const ForwardShape& shape) {
   return shape.dense ? shape.main.width * shape.main.page : shape.main.width + shape.extra.width;
 }
 
-/// The number of pieces that takes the least time, in units of what a KV tile costs a block: waves of blocks,
-/// each with the start and the end of a piece, then the merge.
-int64_t quickest_pieces(int64_t num_tiles, int64_t keys_tiles, int64_t slots) {
-  constexpr int64_t kStartAndEnd = 2;
-  constexpr int64_t kMerge = 2;
-  constexpr int64_t kMergedAtOnce = 8;
+/// Cycles that a KV tile costs a block: about what an H200 takes.
+int64_t cycles_of_tile(const ForwardConfig& config, bool decodes) {
+  const int64_t products = int64_t{config.tile_rows} * config.tile_keys * 7 / 5;
+  return 1'500 + products + (decodes ? 40 * config.tile_keys : 0);
+}
+
+/// The number of pieces that takes the least time: waves of blocks, each with the start and the end of a
+/// piece, then the merge.
+int64_t quickest_pieces(int64_t num_tiles, int64_t keys_tiles, int64_t tile_cycles, int64_t slots) {
+  constexpr int64_t kStartAndEnd = 10'000;
+  constexpr int64_t kMerge = 6'000;
+  constexpr int64_t kMergedPiece = 40;
   int64_t best = 1;
   int64_t least = std::numeric_limits<int64_t>::max();
   for (int64_t pieces = 1; pieces <= std::clamp<int64_t>(keys_tiles, 1, kMostPieces); ++pieces) {
     const int64_t waves = visit::ceil_div(num_tiles * pieces, slots);
-    const int64_t merge = pieces == 1 ? 0 : kMerge + pieces / kMergedAtOnce;
-    const int64_t time = waves * (visit::ceil_div(keys_tiles, pieces) + kStartAndEnd) + merge;
+    const int64_t merge = pieces == 1 ? 0 : kMerge + pieces * kMergedPiece;
+    const int64_t time = waves * (visit::ceil_div(keys_tiles, pieces) * tile_cycles + kStartAndEnd) + merge;
     if (time >= least) continue;
     least = time;
     best = pieces;
@@ -94,7 +104,8 @@ void choose_pieces(const ForwardShape& shape, const ForwardConfig& config, int64
     plan->min_piece = kInvariantPiece / config.tile_keys;
     plan->max_segments = kInvariantPieces;
   } else {
-    plan->max_segments = quickest_pieces(plan->num_tiles, tiles, slots);
+    plan->max_segments =
+        quickest_pieces(plan->num_tiles, tiles, cycles_of_tile(config, decodes(shape)), slots);
   }
   plan->max_segments =
       std::min(plan->max_segments, std::max<int64_t>(visit::ceil_div(tiles, plan->min_piece), 1));
@@ -152,6 +163,8 @@ class PortableForward final : public Kernel<Forward> {
     choose_pieces(shape, config, int64_t{device.cuda_sms} * blocks_per_sm, &plan);
     if (merges(shape, plan)) {
       const int64_t rows = plan.num_tiles * plan.max_segments * plan.tile_rows;
+      plan.early_merge = device.cuda_capability >= kEarlyMergeCapability;
+      plan.pieces = ledger.book<int32_t>(plan.num_tiles);
       plan.partials = ledger.book<float>(rows * shape.d_v);
       plan.scratch = ledger.book<float2>(rows);
     }
@@ -177,7 +190,8 @@ class PortableForward final : public Kernel<Forward> {
                          .extra_record = spec_of(shape.extra, shape.d_qk),
                          .raw_row_bytes = decodes(shape) ? raw_row_bytes(shape) : 0};
     if (merges(shape, plan)) {
-      params.partials = {granted<float>(place.workspace, plan.partials),
+      params.partials = {granted<int32_t>(place.workspace, plan.pieces),
+                         granted<float>(place.workspace, plan.partials),
                          granted<float2>(place.workspace, plan.scratch)};
     }
     const auto stream = static_cast<cudaStream_t>(place.stream.handle);
@@ -189,11 +203,13 @@ class PortableForward final : public Kernel<Forward> {
                    .stream = stream},
                   instances_for(shape)[static_cast<size_t>(plan.config)](), &params);
     if (!merges(shape, plan)) return;
+    const MergeGrid grid = merge_grid(plan.num_tiles * plan.tile_rows, shape.d_v, plan.max_segments);
     launch_kernel({.op = shape.op.c_str(),
                    .name = "cuda_portable merge",
-                   .blocks = plan.num_tiles * plan.tile_rows,
-                   .threads = kMergeThreads,
-                   .stream = stream},
+                   .blocks = grid.blocks,
+                   .threads = grid.threads,
+                   .stream = stream,
+                   .early = plan.early_merge},
                   merge_kernel_of_forward(), &params);
   }
 

@@ -12,8 +12,9 @@
 //                3 maximum over the column groups     barrier
 //                4 weights to shared memory           barrier
 //                5 output = output * rescale + P V
-//   at the end   sums over the column groups, output through shared memory, then one warp a row: epilogue,
-//                or, where the tile has several pieces, maximum, sum and output to the workspace
+//   at the end   sums over the column groups, the rows' factors, output through shared memory, then one warp
+//                a row: epilogue, or, where the tile has several pieces, maximum, sum and output to the
+//                workspace
 //   memory       shared_layout.h
 //
 #pragma once
@@ -59,9 +60,10 @@ class ForwardBlock {
     fetch_queries<kRows, kDim, kThreads>(p_, tile_, shared_ + at_.queries);
     commit_copies();
     start(source, places);
+    fetch_rotation(p_, tile_, rotation());
     wait_copies<kAhead>();  // the queries are there
     __syncthreads();
-    finish_queries<kRows, kDim, kThreads>(p_, tile_, shared_ + at_.queries, scale());
+    finish_queries<kRows, kDim, kThreads>(p_, tile_, shared_ + at_.queries, rotation(), scale());
     if (p_.shape.dense) fill_limits();
     __syncthreads();
     begin_rows();
@@ -81,16 +83,20 @@ class ForwardBlock {
  private:
   // What the block does. It lies in shared memory, because registers are scarce and this is rarely read.
   __device__ void find_work() {
-    const visit::QueryTile tile = p_.tiles.at(tile_index());
-    KeyTiles tiles = KeyTiles::of(p_, tile);
-    tiles.places = piece() < tiles.pieces(p_) ? tiles.piece(p_, piece()) : visit::Range{-1, -1};
-    tiles.whole = tiles.pieces(p_) == 1;
+    visit::QueryTiles all = p_.tiles;
+    all.tile_rows = kRows;  // a constant: nothing is divided by it
+    const auto tile_index = visit::quotient(blockIdx.x, p_.max_pieces);
+    const visit::QueryTile tile = all.at(tile_index);
+    KeyTiles tiles = KeyTiles::of(p_, tile, kKeys);
+    const int32_t pieces = tiles.take_piece(p_, piece());
+    if (p_.partials.pieces != nullptr && piece() == 0) p_.partials.pieces[tile_index] = pieces;
     *reinterpret_cast<visit::QueryTile*>(shared_ + at_.tile) = tile;
     *reinterpret_cast<KeyTiles*>(shared_ + at_.key_tiles) = tiles;
   }
   static_assert(sizeof(visit::QueryTile) <= kQueryTileBytes && sizeof(KeyTiles) <= kKeyTilesBytes);
-  __device__ int64_t tile_index() const { return blockIdx.x / p_.max_pieces; }
-  __device__ int64_t piece() const { return blockIdx.x % p_.max_pieces; }
+  __device__ int32_t piece() const {
+    return static_cast<int32_t>(visit::remainder(blockIdx.x, p_.max_pieces));
+  }
 
   static constexpr int kRows = kConfig.tile_rows;
   static constexpr int kKeys = kConfig.tile_keys;
@@ -113,6 +119,7 @@ class ForwardBlock {
 
   __device__ float* scale() const { return reinterpret_cast<float*>(shared_ + at_.scale); }
   __device__ float* partial() const { return reinterpret_cast<float*>(shared_ + at_.partial); }
+  __device__ float* rotation() const { return reinterpret_cast<float*>(shared_ + at_.rotation); }
   __device__ int2* limits() const { return reinterpret_cast<int2*>(shared_ + at_.limits); }
   __device__ uint8_t* valid(int slot) const { return shared_ + at_.valid + slot * kKeys; }
   __device__ uint8_t* key_stage(int32_t i) const { return shared_ + at_.keys + i % kStages * kStageBytes; }
@@ -175,8 +182,7 @@ class ForwardBlock {
   // Which keys each row of a dense tile sees.
   __device__ void fill_limits() {
     for (int row = threadIdx.x; row < kRows; row += kThreads) {
-      const visit::Range keys =
-          row < tile_.rows() ? tiles_.rule.keys(static_cast<int32_t>(tile_.token(row))) : visit::Range{};
+      const visit::Range keys = row < tile_.rows() ? tiles_.rule.keys(tile_.token(row)) : visit::Range{};
       limits()[row] = {keys.begin, keys.end};
     }
   }
@@ -493,13 +499,7 @@ class ForwardBlock {
     __syncthreads();
   }
 
-  __device__ RowPlace place_of(int row) const {
-    // Divisions of 64 bits would show where there are few tiles.
-    if (p_.tiles.tokens == 1) {
-      return {tile_.request, tile_.first_token, tile_.kv_head * tile_.group + tile_.row_begin + row};
-    }
-    return {tile_.request, tile_.token(row), tile_.head(row)};
-  }
+  __device__ RowPlace place_of(int row) const { return {tile_.request, tile_.token(row), tile_.head(row)}; }
   __device__ softmax::RowState state_of(int row) const { return {partial()[kRows + row], partial()[row]}; }
 
   __device__ void store_indexer_lse() {
@@ -511,9 +511,24 @@ class ForwardBlock {
     __syncthreads();
   }
 
+  // Of the results by rows; the factor for the row's output takes the place of its sum.
+  __device__ void end_row(int row) {
+    const softmax::RowState state = state_of(row);
+    if (p_.shape.epilogue == Epilogue::kPartials) {
+      partial()[row] = end_partial_state(p_, place_of(row), piece(), state);
+    } else if (tiles_.whole) {
+      partial()[row] = end_row_state(p_, place_of(row), state, true);
+    } else {
+      p_.partials.state[int64_t{blockIdx.x} * kRows + row] = {state.max, state.sum};
+    }
+  }
+
   __device__ void finish() {
+    if (!tiles_.whole) let_next_kernel_start();
     wait_copies<0>();
     add_up_sums();
+    static_assert(kRows <= kThreads);
+    if (threadIdx.x < tile_.rows()) end_row(threadIdx.x);
     auto* output = reinterpret_cast<float*>(shared_);
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
@@ -528,12 +543,13 @@ class ForwardBlock {
       }
     }
     __syncthreads();
+#pragma unroll 2
     for (int row = warp_; row < tile_.rows(); row += kConfig.warps) store(row, output + row * kOutputStride);
   }
 
   __device__ void store(int row, const float* output) {
     RowValues<4> o;
-    const softmax::RowState state = state_of(row);
+    const float factor = partial()[row];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float4 v = *reinterpret_cast<const float4*>(output + o.column(i, lane_));
@@ -543,13 +559,12 @@ class ForwardBlock {
       o.v[i][3] = v.w;
     }
     if (p_.shape.epilogue == Epilogue::kPartials) {
-      store_partial_row(p_, place_of(row), piece(), state, lane_, o);
+      store_partial_output(p_, place_of(row), piece(), factor, rotation(), lane_, o);
     } else if (tiles_.whole) {
-      store_row(p_, place_of(row), state, lane_, o);
+      store_row_output(p_, place_of(row), factor, rotation(), lane_, o);
     } else {
-      const int64_t at = (tile_index() * p_.max_pieces + piece()) * kRows + row;
-      store_values(o, DType::kFP32, reinterpret_cast<uint8_t*>(p_.partials.out + at * kValueDim), lane_);
-      if (lane_ == 0) p_.partials.state[at] = {state.max, state.sum};
+      float* to = p_.partials.out + (int64_t{blockIdx.x} * kRows + row) * kValueDim;
+      store_values(o, DType::kFP32, reinterpret_cast<uint8_t*>(to), lane_);
     }
   }
 

@@ -12,8 +12,7 @@ namespace tilewise::cuda {
 template <class T, int kDim, int kConfigRow, bool kRaw>
 const void* forward_instance();
 
-/// Merges the pieces of query tiles that have several, and ends their rows.
+/// Merges the pieces of query tiles that have several, and ends their rows. For a grid of merge_grid.h.
 const void* merge_kernel_of_forward();
-inline constexpr int kMergeThreads = 128;  // of a row
 
 }  // namespace tilewise::cuda

@@ -42,9 +42,10 @@ struct KeyTiles {
   visit::Range places;
   bool whole = false;
 
-  __device__ static KeyTiles of(const ForwardParams& p, const visit::QueryTile& tile) {
+  // `tile_keys` is p.tile_keys, perhaps as a constant: then nothing is divided by it.
+  __device__ static KeyTiles of(const ForwardParams& p, const visit::QueryTile& tile, int32_t tile_keys) {
     KeyTiles t;
-    t.tile_keys = static_cast<int32_t>(p.tile_keys);
+    t.tile_keys = tile_keys;
     t.main_index = index_of(p.tensors.main, tile);
     t.extra_index = index_of(p.tensors.extra, tile);
     t.head_offset = tile.kv_head * p.tensors.main.head_stride;
@@ -57,7 +58,7 @@ struct KeyTiles {
       t.rule = visit::make_mask_rule(static_cast<int32_t>(p.shape.s_q), static_cast<int32_t>(length),
                                      p.shape.causal, p.shape.window.left, p.shape.window.right);
       const visit::Range queries =
-          visit::queries_of_rows(tile.row_begin, tile.row_end, static_cast<int32_t>(tile.group));
+          visit::queries_of_rows(tile.row_begin, tile.row_end, tile.group);
       t.needed = visit::keys_seen_by_any(t.rule, queries);
       t.visit = visit::visit_keys(t.rule, queries, t.tile_keys, visit::TileOrigin::kSequence);
       t.count = t.visit.count();
@@ -83,17 +84,24 @@ struct KeyTiles {
     return run(0, place - main_tiles, extra, true);
   }
 
-  // The tiles' places cut into pieces by their number alone, or evenly into the partial results asked for.
-  __device__ int32_t pieces(const ForwardParams& p) const {
-    if (p.shape.epilogue == Epilogue::kPartials) return static_cast<int32_t>(p.shape.num_splits);
-    return segments(p).count;
-  }
-  __device__ visit::Range piece(const ForwardParams& p, int64_t i) const {
+  // Takes piece i. The places are cut into pieces by their number alone, or evenly into the partial results
+  // asked for. Returns the number of pieces.
+  __device__ int32_t take_piece(const ForwardParams& p, int32_t i) {
     if (p.shape.epilogue == Epilogue::kPartials) {
       const int64_t n = p.shape.num_splits;
-      return {static_cast<int32_t>(count * i / n), static_cast<int32_t>(count * (i + 1) / n)};
+      places = {static_cast<int32_t>(count * int64_t{i} / n),
+                static_cast<int32_t>(count * (int64_t{i} + 1) / n)};
+      return static_cast<int32_t>(n);
     }
-    return segments(p).keys(static_cast<int32_t>(i));
+    visit::RowSegments cut{.length = count, .step = visit::larger(count, 1), .count = 1};
+    if (p.max_pieces > 1) {
+      cut = visit::segments_of(count, {.tile = 1,
+                                       .min_keys = static_cast<int32_t>(p.min_piece),
+                                       .max_segments = static_cast<int32_t>(p.max_pieces)});
+    }
+    places = i < cut.count ? cut.keys(i) : visit::Range{-1, -1};
+    whole = cut.count == 1;
+    return cut.count;
   }
 
  private:
@@ -104,11 +112,6 @@ struct KeyTiles {
     const int32_t begin = first + index * tile_keys;
     return {begin, static_cast<int32_t>(visit::smaller(int64_t{begin} + tile_keys, end)), of_extra,
             visit::Form::kColumns};
-  }
-  __device__ visit::RowSegments segments(const ForwardParams& p) const {
-    return visit::segments_of(count, {.tile = 1,
-                                      .min_keys = static_cast<int32_t>(p.min_piece),
-                                      .max_segments = static_cast<int32_t>(p.max_pieces)});
   }
 };
 

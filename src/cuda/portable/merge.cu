@@ -1,55 +1,53 @@
-// Merges the pieces of query tiles and ends their rows: a block a row, a warp 128 columns of it.
-#include "cuda/portable/epilogue.cuh"
+// Merges the pieces of query tiles and ends their rows.
+#include "cuda/portable/merge.cuh"
+
 #include "cuda/portable/instances.h"
-#include "cuda/portable/key_tiles.cuh"
 #include "cuda/portable/params.h"
 #include "softmax/state.h"
 
 namespace tilewise::cuda {
 namespace {
 
-constexpr unsigned kAllLanes = 0xFFFFFFFFu;
-
-__device__ float largest_of_warp(float value) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) value = max_or_nan(value, __shfl_xor_sync(kAllLanes, value, step));
-  return value;
-}
-
-// Adds the pieces up in their order. state [pieces] and out [pieces][512] of the row are `stride` rows apart.
-__device__ softmax::RowState merge_row(const float2* state, const float* out, int64_t stride, int pieces,
-                                       int lane, RowValues<1>& o) {
+// The state of a row from those of its pieces, which are `stride` rows apart.
+__device__ softmax::RowState merged_state(const float2* state, int64_t stride, int pieces, int lane) {
   float most = -softmax::kInfinity;
   for (int i = lane; i < pieces; i += 32) most = max_or_nan(most, state[i * stride].x);
-  most = largest_of_warp(most);
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) most = max_or_nan(most, __shfl_xor_sync(kAllLanes, most, step));
   float sum = 0.0f;
-#pragma unroll 8
-  for (int i = 0; i < pieces; ++i) {
+  for (int i = lane; i < pieces; i += 32) {
     const float2 part = state[i * stride];
-    const float4 v = *reinterpret_cast<const float4*>(out + i * stride * kFusedDim + o.column(0, lane));
-    const float weight = weight_of(part.x, most);
-    sum = fmaf(part.y, weight, sum);
-    o.v[0][0] = fmaf(v.x, weight, o.v[0][0]);
-    o.v[0][1] = fmaf(v.y, weight, o.v[0][1]);
-    o.v[0][2] = fmaf(v.z, weight, o.v[0][2]);
-    o.v[0][3] = fmaf(v.w, weight, o.v[0][3]);
+    sum = fmaf(part.y, weight_of(part.x, most), sum);
   }
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
   return {most, sum};
 }
 
 __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_constant__ ForwardParams p) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int64_t tile_index = blockIdx.x / p.tiles.tile_rows;
-  const int64_t row = blockIdx.x % p.tiles.tile_rows;
+  const MergePlace place = MergePlace::of(kFusedDim);
+  await_last_kernel();
+  const int64_t stride = p.tiles.tile_rows;
+  const int64_t tile_index = visit::quotient(place.row, stride);
+  const auto row = static_cast<int32_t>(visit::remainder(place.row, stride));
+  const int32_t pieces = p.partials.pieces[tile_index];
+  if (pieces == 1) return;  // ended by the block that did it all
   const visit::QueryTile tile = p.tiles.at(tile_index);
   if (row >= tile.rows()) return;
-  const int32_t pieces = KeyTiles::of(p, tile).pieces(p);
-  if (pieces == 1) return;  // ended by the block that did it all
-  const int64_t first = tile_index * p.max_pieces * p.tiles.tile_rows + row;
-  RowValues<1> o{.v = {}, .first = static_cast<int>(threadIdx.x) / 32};
-  const softmax::RowState state = merge_row(p.partials.state + first, p.partials.out + first * kFusedDim,
-                                            p.tiles.tile_rows, pieces, lane, o);
-  store_row(p, {tile.request, tile.token(row), tile.head(row)}, state, lane, o);
+  const int64_t first = tile_index * p.max_pieces * stride + row;
+  const float2* states = p.partials.state + first;
+  const softmax::RowState state = merged_state(states, stride, pieces, lane);
+  RowValues<1> o{.v = {}, .first = place.slice};
+  const float* columns = p.partials.out + first * kFusedDim + o.column(0, lane);
+  const bool has_sum = add_up_pieces(
+      pieces, place.group,
+      [&](int64_t i) { return PieceWeight{weight_of(states[i * stride].x, state.max), true}; },
+      [&](int64_t i) { return *reinterpret_cast<const float4*>(columns + i * stride * kFusedDim); }, o);
+  if (!has_sum) return;
+  const RowPlace at{tile.request, tile.token(row), tile.head(row)};
+  const float factor = end_row_state(p, at, state, place.slice == 0 && lane == 0);
+  store_row_output(p, at, factor, p.shape.fused ? cos_sin_of(p, at.token) : nullptr, lane, o);
 }
 
 }  // namespace

@@ -9,8 +9,9 @@
 
 namespace tilewise::cuda {
 
-/// Output and softmax state of pieces that wait for their merge.
+/// Output and softmax state of pieces that wait for their merge; null where no query tile has two.
 struct Partials {
+  int32_t* pieces = nullptr;  // [query tiles]: how many there are
   float* out = nullptr;     // [query tiles][max_pieces][tile_rows][512], not normalised
   float2* state = nullptr;  // [query tiles][max_pieces][tile_rows]: maximum, sum
 };

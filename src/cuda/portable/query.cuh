@@ -11,36 +11,32 @@
 
 namespace tilewise::cuda {
 
-// Where 8 columns of a row begin in q.
-__device__ inline const uint8_t* query_columns(const ForwardParams& p, const visit::QueryTile& tile, int row,
-                                               int piece) {
-  const ForwardTensors& t = p.tensors;
-  const int64_t head = tile.head(row);
-  int64_t at = tile.request * t.q_stride_b + tile.token(row) * t.q_stride_s;
-  if (p.shape.fused) {
-    // Channels in groups of 16; of each group all heads lie side by side.
-    at += (piece / 2 * p.shape.h_q + head) * 16 + piece % 2 * 8;
-  } else {
-    at += head * t.q_stride_h + piece * 8;
-  }
-  return static_cast<const uint8_t*>(t.q) + at * (p.shape.q_dtype == DType::kE4M3 ? 1 : 2);
-}
-
-// Starts copying (or copies) a tile's rows to queries [kRows][kDim], zeros behind its last one.
+// Starts copying (or copies) a tile's rows to queries [kRows][kDim], zeros behind its last one. Eight lanes
+// take a row, so that its place in q is worked out once.
 template <int kRows, int kDim, int kThreads>
 __device__ void fetch_queries(const ForwardParams& p, const visit::QueryTile& tile, uint8_t* queries) {
-  constexpr int kPieces = kDim / 8;
-  for (int i = threadIdx.x; i < kRows * kPieces; i += kThreads) {
-    const int row = i / kPieces;
-    const int piece = i % kPieces;
+  const ForwardTensors& t = p.tensors;
+  const int lane = static_cast<int>(threadIdx.x) % 8;
+  const int64_t bytes = p.shape.q_dtype == DType::kE4M3 ? 1 : 2;
+  // Fused: channels in groups of 16; of each group all heads lie side by side.
+  const int64_t step = (p.shape.fused ? 64 * p.shape.h_q : 64) * bytes;  // to a lane's next piece
+#pragma unroll 2
+  for (int row = static_cast<int>(threadIdx.x) / 8; row < kRows; row += kThreads / 8) {
     const bool exists = row < tile.rows();
-    const uint8_t* from = query_columns(p, tile, exists ? row : 0, exists ? piece : 0);
-    uint8_t* to = queries + swizzled<kDim * 2>(row, piece);
-    if (p.shape.q_dtype != DType::kE4M3) {
-      copy_async_16(shared_address(to), from, exists);
-    } else {
-      const uint2 codes = exists ? *reinterpret_cast<const uint2*>(from) : uint2{0, 0};
-      *reinterpret_cast<uint4*>(to) = decode_e4m3(codes, 1.0f);
+    const int safe = exists ? row : 0;
+    const int64_t head = tile.head(safe);
+    int64_t at = tile.request * t.q_stride_b + tile.token(safe) * t.q_stride_s;
+    at += p.shape.fused ? (lane / 2 * p.shape.h_q + head) * 16 + lane % 2 * 8 : head * t.q_stride_h + lane * 8;
+    const uint8_t* from = static_cast<const uint8_t*>(t.q) + at * bytes;
+#pragma unroll
+    for (int i = 0; i < kDim / 64; ++i, from += step) {
+      uint8_t* to = queries + swizzled<kDim * 2>(row, 8 * i + lane);
+      if (p.shape.q_dtype != DType::kE4M3) {
+        copy_async_16(shared_address(to), from, exists);
+      } else {
+        const uint2 codes = exists ? *reinterpret_cast<const uint2*>(from) : uint2{0, 0};
+        *reinterpret_cast<uint4*>(to) = decode_e4m3(codes, 1.0f);
+      }
     }
   }
 }
@@ -80,26 +76,30 @@ __device__ float transform_query(const ForwardParams& p, float cos, float sin, i
   return factor;
 }
 
-// After the rows have arrived: scale [kRows], and the rows' transforms.
+// Fused operators: the cos and sin of a tile's one token to shared memory, rotation [kRopeDim].
+__device__ inline void fetch_rotation(const ForwardParams& p, const visit::QueryTile& tile, float* rotation) {
+  if (p.shape.fused && threadIdx.x < kRopeDim) {
+    rotation[threadIdx.x] = cos_sin_of(p, tile.first_token)[threadIdx.x];
+  }
+}
+
+// After rows and rotation have arrived: scale [kRows], and the rows' transforms.
 template <int kRows, int kDim, int kThreads>
 __device__ void finish_queries(const ForwardParams& p, const visit::QueryTile& tile, uint8_t* queries,
-                               float* scale) {
+                               const float* rotation, float* scale) {
   const float common = common_scale(p);
-  const int lane = threadIdx.x % 32;
-  float cos = 1.0f;
-  float sin = 0.0f;
-  if (p.shape.fused) {
-    // All rows of such a tile are heads of one token.
-    const float* cos_sin = cos_sin_of(p, tile.first_token);
-    cos = cos_sin[lane];
-    sin = cos_sin[kRopeDim / 2 + lane];
+  if (!p.shape.fused) {
+    for (int row = threadIdx.x; row < kRows; row += kThreads) scale[row] = row < tile.rows() ? common : 0.0f;
+    return;
   }
-  for (int row = threadIdx.x / 32; row < kRows; row += kThreads / 32) {
-    float factor = 1.0f;
-    if (p.shape.fused && row < tile.rows()) {
-      factor = transform_query<kDim>(p, cos, sin, row, lane, queries);
-    }
-    if (lane == 0) scale[row] = row < tile.rows() ? common * factor : 0.0f;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const float cos = rotation[lane];
+  const float sin = rotation[kRopeDim / 2 + lane];
+#pragma unroll 4
+  for (int row = static_cast<int>(threadIdx.x) / 32; row < kRows; row += kThreads / 32) {
+    float factor = 0.0f;
+    if (row < tile.rows()) factor = common * transform_query<kDim>(p, cos, sin, row, lane, queries);
+    if (lane == 0) scale[row] = factor;
   }
 }
 

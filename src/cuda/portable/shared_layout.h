@@ -7,6 +7,7 @@
 //   weights    [tile_rows][tile_keys] 16-bit, swizzled; before that, parts of scores
 //   partial    [column groups][tile_rows] fp32: each column group's part of a row's maximum or sum
 //   scale      [tile_rows] fp32: what a row's scores are multiplied by
+//   rotation   [64] fp32: cos and sin, of fused operators
 //   limits     [tile_rows][2] int32: the keys that a row sees
 //   valid      [stages, at least 2][tile_keys] bytes: whether there is a key
 //   tile       visit::QueryTile
@@ -26,7 +27,7 @@ inline constexpr int32_t kValueDim = 512;  // of V and of the output
 /// Floats from one output row to the next in shared memory: rows begin 8 banks apart.
 inline constexpr int32_t kOutputStride = kValueDim + 8;
 
-inline constexpr int32_t kQueryTileBytes = 48;
+inline constexpr int32_t kQueryTileBytes = 32;
 inline constexpr int32_t kKeyTilesBytes = 176;
 
 struct SharedLayout {
@@ -36,6 +37,7 @@ struct SharedLayout {
   int32_t weights = 0;
   int32_t partial = 0;
   int32_t scale = 0;
+  int32_t rotation = 0;
   int32_t limits = 0;
   int32_t valid = 0;
   int32_t tile = 0;
@@ -61,7 +63,8 @@ TW_HD constexpr SharedLayout shared_layout(ForwardConfig config, int32_t d, bool
   const int32_t output = config.tile_rows * kOutputStride * 4;
   if (at.partial < output) at.partial = output;
   at.scale = at.partial + column_groups * config.tile_rows * 4;
-  at.limits = at.scale + config.tile_rows * 4;
+  at.rotation = at.scale + config.tile_rows * 4;
+  at.limits = at.rotation + kRopeDim * 4;
   at.valid = at.limits + config.tile_rows * 8;
   at.tile = at.valid + (stages < 2 ? 2 : stages) * config.tile_keys;
   at.key_tiles = at.tile + kQueryTileBytes;
