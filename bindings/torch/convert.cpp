@@ -218,11 +218,6 @@ void Inputs::refuse(const char* name, const std::string& expected, const std::st
   if (refusal_.empty()) refusal_ = fmt::format("{}: {} must be {}, got {}", op_, name, expected, got);
 }
 
-void Inputs::left_out_on_cpu(const char* name) {
-  const TensorView view = optional_tensor(name);
-  if (view && device_.type == DeviceType::kCpu) refuse(name, "left out on the CPU", to_string(view));
-}
-
 void Inputs::must_be(const char* name, int64_t value, int64_t expected) {
   if (value != expected) refuse(name, std::to_string(expected), std::to_string(value));
 }

@@ -62,8 +62,6 @@ class Inputs {
 
   /// Refuses an argument; the first refusal is the one that finish() raises.
   void refuse(const char* name, const std::string& expected, const std::string& got);
-  /// Where a tensor must not be given on this device yet.
-  void left_out_on_cpu(const char* name);
   void must_be(const char* name, int64_t value, int64_t expected);
   void must_be_bool(const char* name, bool value, bool expected);
 

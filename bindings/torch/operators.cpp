@@ -15,6 +15,10 @@ namespace {
 
 // ---- attention over caches and token lists ------------------------------------------------------
 
+/// The plan's own operators have the decodes' arguments, and the plan as their output.
+struct DensePlanArgs : DenseDecodeArgs {};
+struct SparsePlanArgs : SparseDecodeArgs {};
+
 struct DenseDecode {
   static constexpr const char* kName = "dense_decode";
   using Args = DenseDecodeArgs;
@@ -32,7 +36,7 @@ struct DenseDecode {
     args.descale_q = in.optional_tensor("descale_q");
     args.descale_k = in.optional_tensor("descale_k");
     args.batch_invariant = in.boolean();
-    in.left_out_on_cpu("plan");
+    args.plan = in.optional_tensor("plan");
   }
   static void take(Inputs& in, Args& args) {
     args.out = in.output("out");
@@ -62,7 +66,7 @@ struct SparseDecode {
     args.extra_record = in.optional_record("extra_record");
     args.attn_sink = in.optional_tensor("attn_sink");
     args.batch_invariant = in.boolean();
-    in.left_out_on_cpu("plan");
+    args.plan = in.optional_tensor("plan");
   }
   static void take(Inputs& in, Args& args) {
     args.out = in.output("out");
@@ -74,6 +78,45 @@ struct SparseDecode {
     const int64_t h_q = size_or_zero(args.q, 2);
     args.out = outputs.empty(DType::kBF16, {b, s_q, h_q, kHeadSize});
     args.lse = outputs.empty(DType::kFP32, {b, h_q, s_q});
+  }
+};
+
+struct DenseDecodePlan {
+  static constexpr const char* kName = "dense_decode_plan";
+  using Args = DensePlanArgs;
+
+  static void read(Inputs& in, Args& args) {
+    args.q = in.tensor("q");
+    args.k_cache = in.tensor("k_cache");
+    args.block_table = in.tensor("block_table");
+    args.cache_seqlens = in.tensor("cache_seqlens");
+    args.causal = in.boolean();
+    args.window = in.window("window");
+  }
+  static void take(Inputs& in, Args& args) { args.plan = in.output("plan"); }
+  static void allocate(Outputs& outputs, Args& args) {
+    args.plan = outputs.empty(DType::kInt32, {decode_plan_size(args)});
+  }
+};
+
+struct SparseDecodePlan {
+  static constexpr const char* kName = "sparse_decode_plan";
+  using Args = SparsePlanArgs;
+
+  static void read(Inputs& in, Args& args) {
+    args.q = in.tensor("q");
+    args.kv_cache = in.tensor("kv_cache");
+    args.indices = in.tensor("indices");
+    args.record = in.optional_record("record");
+    args.topk_length = in.optional_tensor("topk_length");
+    args.extra_cache = in.optional_tensor("extra_cache");
+    args.extra_indices = in.optional_tensor("extra_indices");
+    args.extra_topk_length = in.optional_tensor("extra_topk_length");
+    args.extra_record = in.optional_record("extra_record");
+  }
+  static void take(Inputs& in, Args& args) { args.plan = in.output("plan"); }
+  static void allocate(Outputs& outputs, Args& args) {
+    args.plan = outputs.empty(DType::kInt32, {decode_plan_size(args)});
   }
 };
 
@@ -406,6 +449,16 @@ void call(const FusedDecodeWithSplits& args, DeviceId id) {
   bindings::call(CombinePartialsFusedArgs{merged, args.n_groups, args.out_fp8, args.out_sf, args.lse}, id);
 }
 
+void call(const DensePlanArgs& args, DeviceId id) {
+  const DeviceScope scope(id);
+  fill_decode_plan(args, device_for(id), scope.stream());
+}
+
+void call(const SparsePlanArgs& args, DeviceId id) {
+  const DeviceScope scope(id);
+  fill_decode_plan(args, device_for(id), scope.stream());
+}
+
 void call(const QuantizeKvInPages& args, DeviceId id) {
   const QuantizeKvArgs& plain = args;
   bindings::call(plain, id);
@@ -430,6 +483,8 @@ void get_num_threads_boxed(StableIValue* stack, uint64_t, uint64_t) {
 void implement_all(torch::stable::detail::StableLibrary& library) {
   implement<DenseDecode>(library);
   implement<SparseDecode>(library);
+  implement<DenseDecodePlan>(library);
+  implement<SparseDecodePlan>(library);
   implement<SparsePrefillFwd>(library);
   implement<FusedPrefill>(library);
   implement<FusedDecode>(library);

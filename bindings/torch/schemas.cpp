@@ -12,6 +12,11 @@
   "Tensor? topk_length=None, Tensor? extra_cache=None, Tensor? extra_indices=None, "   \
   "Tensor? extra_topk_length=None, str? extra_record=None, Tensor? attn_sink=None, "   \
   "bool batch_invariant=False, Tensor? plan=None"
+#define DENSE_DECODE_PLAN                                                                              \
+  "Tensor q, Tensor k_cache, Tensor block_table, Tensor cache_seqlens, bool causal=False, int[2] window=[-1, -1]"
+#define SPARSE_DECODE_PLAN                                                                                   \
+  "Tensor q, Tensor kv_cache, Tensor indices, str? record=None, Tensor? topk_length=None, "                  \
+  "Tensor? extra_cache=None, Tensor? extra_indices=None, Tensor? extra_topk_length=None, str? extra_record=None"
 #define SPARSE_PREFILL_FWD                                                                            \
   "Tensor q, Tensor kv, Tensor indices, float softmax_scale, int d_v=512, Tensor? topk_length=None, " \
   "Tensor? attn_sink=None, Tensor? sink_bias=None, int indexer_topk=0"
@@ -56,6 +61,10 @@ constexpr const char* kNative[] = {
     "dense_decode.out(" DENSE_DECODE ", *, Tensor(a!) out, Tensor(b!) lse) -> ()",
     "sparse_decode(" SPARSE_DECODE ") -> (Tensor out, Tensor lse)",
     "sparse_decode.out(" SPARSE_DECODE ", *, Tensor(a!) out, Tensor(b!) lse) -> ()",
+    "dense_decode_plan(" DENSE_DECODE_PLAN ") -> Tensor plan",
+    "dense_decode_plan.out(" DENSE_DECODE_PLAN ", *, Tensor(a!) plan) -> ()",
+    "sparse_decode_plan(" SPARSE_DECODE_PLAN ") -> Tensor plan",
+    "sparse_decode_plan.out(" SPARSE_DECODE_PLAN ", *, Tensor(a!) plan) -> ()",
     // lse_indexer has no element where indexer_topk is 0; the overload then wants it left out.
     "sparse_prefill_fwd(" SPARSE_PREFILL_FWD
     ") -> (Tensor out, Tensor max_logits, Tensor lse, Tensor lse_indexer)",

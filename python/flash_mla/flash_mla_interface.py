@@ -42,6 +42,7 @@ class FlashMLASchedMeta:
         tile_scheduler_metadata, num_splits: int32 [1, 8] and [b + 1], all zeros, unless the caller had put
             tensors here before the first call, which then stay. They are there for callers that copy or pass
             them on; no function here reads them.
+        plan: `tilewise.dense_decode_plan` of the first dense call on a GPU, used by the later ones.
     """
 
     @dataclasses.dataclass
@@ -63,6 +64,7 @@ class FlashMLASchedMeta:
     config: Config | None = None
     tile_scheduler_metadata: torch.Tensor | None = None
     num_splits: torch.Tensor | None = None
+    plan: torch.Tensor | None = None
 
 
 def _empty_schedule(like: torch.Tensor, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -100,6 +102,21 @@ def _fill_schedule(meta: FlashMLASchedMeta, config: FlashMLASchedMeta.Config, q:
         meta.num_splits = splits
     meta.config = config
     meta.have_initialized = True
+
+
+def _dense_plan(
+    meta: FlashMLASchedMeta,
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    cache_seqlens: torch.Tensor,
+    causal: bool,
+    window: tuple[int, int],
+) -> torch.Tensor:
+    """The schedule's plan; made where it has none, or was made for another device."""
+    if meta.plan is None or meta.plan.device != q.device:
+        meta.plan = tilewise.dense_decode_plan(q, k_cache, block_table, cache_seqlens, causal, window)
+    return meta.plan
 
 
 def _refuse(name: str, expected: str, got: object) -> NoReturn:
@@ -268,6 +285,7 @@ def flash_mla_with_kvcache(
             "kv_format": kv_format,
         }
         _check_dense(q, block_table, cache_seqlens, left_out)
+        planned = q.is_cuda and not enable_batch_invariant
         result = tilewise.dense_decode(
             q,
             k_cache,
@@ -279,6 +297,7 @@ def flash_mla_with_kvcache(
             window,
             attn_sink,
             batch_invariant=enable_batch_invariant,
+            plan=_dense_plan(meta, q, k_cache, block_table, cache_seqlens, causal, window) if planned else None,
             out=out,
         )
     _fill_schedule(meta, config, q)

@@ -5,7 +5,14 @@ that the caller may own. docs/operators.md says what each one computes.
 """
 
 from tilewise import _ops, torch_ops
-from tilewise.attention import combine_partials, dense_decode, sparse_decode, sparse_prefill_fwd
+from tilewise.attention import (
+    combine_partials,
+    dense_decode,
+    dense_decode_plan,
+    sparse_decode,
+    sparse_decode_plan,
+    sparse_prefill_fwd,
+)
 from tilewise.cache import append_kv, dequantize_kv, quantize_kv
 from tilewise.case_file import save_case
 from tilewise.fused import combine_partials_fused, fused_decode, fused_decode_partials, fused_prefill
@@ -31,6 +38,7 @@ __all__ = [
     "combine_partials",
     "combine_partials_fused",
     "dense_decode",
+    "dense_decode_plan",
     "dense_prefill_bwd",
     "dense_prefill_fwd",
     "dequantize_kv",
@@ -46,6 +54,7 @@ __all__ = [
     "save_case",
     "set_num_threads",
     "sparse_decode",
+    "sparse_decode_plan",
     "sparse_prefill_bwd",
     "sparse_prefill_fwd",
     "torch_ops",

@@ -142,6 +142,22 @@ def _sparse_decode(q, *_, **__):
     return Look(torch.bfloat16, (b, s_q, h_q, _HEAD_SIZE)), _f32(b, h_q, s_q)
 
 
+# As src/ops/decode_plan.h has it: an int4 for each of the items, an int2 for each tile of 16 rows.
+def _plan(tiles: int) -> tuple[Look, ...]:
+    return (Look(torch.int32, (4 * (tiles + 1024) + 2 * tiles,)),)
+
+
+def _dense_decode_plan(q, k_cache, *_, **__):
+    b, s_q, h_q = _sizes(q, 3)
+    h_kv = _sizes(k_cache, 3)[2]
+    return _plan(b * h_kv * ((s_q * (h_q // max(h_kv, 1)) + 15) // 16))
+
+
+def _sparse_decode_plan(q, *_, **__):
+    b, s_q, h_q = _sizes(q, 3)
+    return _plan(b * s_q * ((h_q + 15) // 16))
+
+
 def _sparse_prefill_fwd(
     q,
     kv,
@@ -310,6 +326,8 @@ def _permute_wv_proj(weight, scales, *_, **__):
 OUTPUTS: dict[str, Callable[..., tuple[Look, ...]]] = {
     "dense_decode": _dense_decode,
     "sparse_decode": _sparse_decode,
+    "dense_decode_plan": _dense_decode_plan,
+    "sparse_decode_plan": _sparse_decode_plan,
     "sparse_prefill_fwd": _sparse_prefill_fwd,
     "sparse_prefill_bwd": _sparse_prefill_bwd,
     "dense_prefill_fwd": _varlen_fwd,

@@ -16,6 +16,8 @@ from tilewise._operator import Operator
 
 _DENSE_DECODE = Operator("dense_decode")
 _SPARSE_DECODE = Operator("sparse_decode")
+_DENSE_DECODE_PLAN = Operator("dense_decode_plan")
+_SPARSE_DECODE_PLAN = Operator("sparse_decode_plan")
 _SPARSE_PREFILL_FWD = Operator("sparse_prefill_fwd", ("q", "kv", "sink_bias"), ("attn_sink",))
 _COMBINE_PARTIALS = Operator("combine_partials")
 
@@ -54,7 +56,7 @@ def dense_decode(
         descale_q, descale_k: [1] float32, given for float8_e4m3fn and only then: what the values of q and
             k_cache are to be multiplied by.
         batch_invariant: on a GPU, a row's bits then depend on that row alone; on the CPU they always do.
-        plan: how the work is split, on a GPU; on the CPU there is none.
+        plan: what `dense_decode_plan` made for these shapes, on a GPU. Not with batch_invariant.
         out: [b, s_q, h_q, d_v], float16 for float16, else bfloat16.
         lse: [b, h_q, s_q] float32.
 
@@ -117,7 +119,7 @@ def sparse_decode(
             own and indices [b, s_q, extra_topk]; which records pair is in docs/kv-formats.md.
         attn_sink: [h_q] float32, takes its share of the output and leaves lse alone.
         batch_invariant: on a GPU, a row's bits then depend on that row alone; on the CPU they always do.
-        plan: how the work is split, on a GPU; on the CPU there is none.
+        plan: what `sparse_decode_plan` made for these shapes, on a GPU. Not with batch_invariant.
         out: [b, s_q, h_q, 512] bfloat16.
         lse: [b, h_q, s_q] float32.
 
@@ -143,6 +145,81 @@ def sparse_decode(
         plan,
     )
     return _SPARSE_DECODE.call(args, (out, lse))
+
+
+def dense_decode_plan(
+    q: Tensor,
+    k_cache: Tensor,
+    block_table: Tensor,
+    cache_seqlens: Tensor,
+    causal: bool = False,
+    window: Sequence[int] = (-1, -1),
+    *,
+    plan: Tensor | None = None,
+) -> Tensor:
+    """How a GPU cuts the keys of a batch into evenly loaded pieces, for calls of `dense_decode`.
+
+    Made on the device from the lengths that lie there, once for all layers of a step. A call with a plan is
+    right whatever its lengths are, and quick where they are about those of the plan. Without a plan every
+    request is cut as if it were as long as its table: that is slower where lengths differ much.
+
+    Args:
+        q, k_cache, block_table, cache_seqlens, causal, window: as of `dense_decode`, on a GPU; of q and
+            k_cache the shapes alone count.
+        plan: int32, contiguous, as many elements as a new plan has.
+
+    Returns:
+        plan, for calls in which q, k_cache and block_table have these shapes.
+
+    Raises:
+        RuntimeError: an argument is not as above, or requires grad. Nothing has been written then.
+    """
+    args = (q, k_cache, block_table, cache_seqlens, causal, window)
+    result = _DENSE_DECODE_PLAN.call(args, (plan,))
+    return result if plan is None else plan
+
+
+def sparse_decode_plan(
+    q: Tensor,
+    kv_cache: Tensor,
+    indices: Tensor,
+    record: str | None = None,
+    topk_length: Tensor | None = None,
+    extra_cache: Tensor | None = None,
+    extra_indices: Tensor | None = None,
+    extra_topk_length: Tensor | None = None,
+    extra_record: str | None = None,
+    *,
+    plan: Tensor | None = None,
+) -> Tensor:
+    """How a GPU cuts the token lists of a batch into evenly loaded pieces, for calls of `sparse_decode`.
+
+    As `dense_decode_plan`, from the lengths of the lists.
+
+    Args:
+        q, kv_cache, indices, record, topk_length, extra_cache, extra_indices, extra_topk_length,
+            extra_record: as of `sparse_decode`, on a GPU; but for the lengths the shapes alone count.
+        plan: int32, contiguous, as many elements as a new plan has.
+
+    Returns:
+        plan, for calls in which the other arguments have these shapes.
+
+    Raises:
+        RuntimeError: an argument is not as above, or requires grad. Nothing has been written then.
+    """
+    args = (
+        q,
+        kv_cache,
+        indices,
+        record,
+        topk_length,
+        extra_cache,
+        extra_indices,
+        extra_topk_length,
+        extra_record,
+    )
+    result = _SPARSE_DECODE_PLAN.call(args, (plan,))
+    return result if plan is None else plan
 
 
 def sparse_prefill_fwd(

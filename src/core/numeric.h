@@ -167,4 +167,12 @@ TW_HD constexpr uint8_t pow2_ceil_to_ue8m0(float x) {
   return static_cast<uint8_t>(code < 254u ? code : 254u);
 }
 
+// The code of the smallest 2^n that an e4m3 number times 2^n needs to reach amax: that of
+// pow2_ceil_to_ue8m0(amax / 448) for amax from 1e-4 on, without the division. 448 is 1.75 * 2^8, and no
+// quotient of floats on either side of it rounds to a power of two.
+TW_HD constexpr uint8_t e4m3_scale_to_ue8m0(float amax) {
+  if (!f32_is_finite(amax)) return kUe8m0Nan;
+  return static_cast<uint8_t>(((f32_to_bits(amax) + 0x1FFFFFu) >> 23) - 8u);
+}
+
 }  // namespace tilewise

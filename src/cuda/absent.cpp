@@ -19,6 +19,8 @@ KernelTable<Forward> forward_kernels() { return {}; }
 KernelTable<Combine> combine_kernels() { return {}; }
 KernelTable<KvMoveFamily> kv_move_kernels() { return {}; }
 
+// The check has refused every tensor that could come here.
+void make_decode_plan(const ForwardProblem&, const Device&, int32_t*, Stream) {}
 void permute_q_b_proj(const PermuteQBProjArgs&, Stream) {}
 void permute_wv_proj(const PermuteWvProjArgs&, Stream) {}
 

@@ -12,6 +12,9 @@ KernelTable<Forward> forward_kernels();
 KernelTable<Combine> combine_kernels();
 KernelTable<KvMoveFamily> kv_move_kernels();
 
+/// Fills a plan of decode_plan_size(problem.shape) elements, from the lengths on the device.
+void make_decode_plan(const ForwardProblem& problem, const Device& device, int32_t* plan, Stream stream);
+
 /// Whether this is a build with CUDA.
 extern const bool kBuilt;
 

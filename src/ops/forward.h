@@ -71,6 +71,7 @@ struct ForwardSizes {
   int64_t num_splits = 1;  // of kPartials
 
   bool batch_invariant = true;  // keys are cut into pieces without regard to the batch
+  bool planned = false;         // keys are cut as the caller's plan says
 
   bool operator==(const ForwardSizes&) const = default;
 };
@@ -164,6 +165,8 @@ struct ForwardTensors : Fp8Tensors {
   const float* cos_sin = nullptr;  // [max_pos, 64]
   int64_t cos_sin_stride = 64;
 
+  const int32_t* plan = nullptr;  // decode_plan.h
+
   RowTensor<uint8_t> out;        // kStore: of out_dtype, kPartials: fp32; strides in BYTES
   RowTensor<uint16_t> out_bf16;  // kFp8: the values before the cast
   RowTensor<float> max_logits;
@@ -186,9 +189,11 @@ struct ForwardPlan {
   int64_t num_tiles = 0;     // query tiles in the whole problem
   int64_t wave_tiles = 0;    // query tiles that wait for their merge together; 0: none is split over threads
   int64_t max_segments = 1;  // most pieces that one row's keys are cut into
+  int64_t items = 0;         // CUDA: pieces of all rows together, where the caller has a plan
   bool early_merge = false;  // CUDA: the merge is brought up while the pieces end
   int threads = 1;           // that have scratch memory
-  size_t pieces = 0;  // CUDA: int32 a query tile, how many pieces it has
+  int64_t slots = 0;  // CUDA: for the partial results of pieces
+  size_t pieces = 0;  // CUDA: int2 a query tile, its first slot and number of pieces
   size_t scratch = 0;
   size_t scratch_bytes = 0;  // CPU: of a thread
   size_t partials = 0;       // wave_tiles * max_segments partial results

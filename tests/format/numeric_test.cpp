@@ -305,6 +305,26 @@ TEST(Numeric, Ue8m0HasEveryPowerOfTwo) {
   EXPECT_EQ(pow2_ceil_to_ue8m0(kInf), 255);
 }
 
+TEST(Numeric, E4m3ScaleIsThatOfTheDivision) {
+  const auto check = [](float amax) {
+    ASSERT_EQ(e4m3_scale_to_ue8m0(amax), pow2_ceil_to_ue8m0(amax / 448.0f)) << amax;
+  };
+  std::mt19937 random(4);
+  for (int i = 0; i < 100000; ++i) {
+    const float x = float_of(static_cast<uint32_t>(random()) & 0x7FFFFFFFu);
+    if (x >= 1e-4f && std::isfinite(x)) check(x);
+  }
+  for (int exponent = -13; exponent <= 127; ++exponent) {
+    for (const double fraction : {1.0, 1.75}) {
+      const auto x = static_cast<float>(std::ldexp(fraction, exponent));
+      for (const float near : {std::nextafter(x, 0.0f), x, std::nextafter(x, kInf)}) check(near);
+    }
+  }
+  check(1e-4f);
+  check(kInf);
+  check(std::numeric_limits<float>::max());
+}
+
 TEST(Numeric, WorksAtCompileTime) {
   static_assert(f32_to_bf16_bits(1.00390625f) == 0x3F80 && f32_to_bf16_bits(1.01171875f) == 0x3F82);
   static_assert(f32_to_e4m3(-0.0009765625f) == 0x80 && f32_to_e2m1(2.5f) == 4);

@@ -24,6 +24,7 @@ struct SparseDecodeArgs {
   Record extra_record = Record::kAuto;
   TensorView attn_sink;          ///< optional float32 [h_q]
   bool batch_invariant = false;  ///< CPU kernels always are
+  TensorView plan;               ///< optional, on a GPU: what fill_decode_plan made; not where batch_invariant
 
   TensorView out;  ///< bfloat16 [b, s_q, h_q, 512]
   TensorView lse;  ///< optional float32 [b, h_q, s_q], natural base
@@ -33,6 +34,8 @@ struct SparseDecodeArgs {
 Plan plan(const SparseDecodeArgs& args, const Device& device, const PlanOptions& options = {});
 void run(const Plan& plan, const SparseDecodeArgs& args, Workspace workspace, Stream stream = {});
 void sparse_decode(const SparseDecodeArgs& args, const PlanOptions& options = {});
+int64_t decode_plan_size(const SparseDecodeArgs& args);
+void fill_decode_plan(const SparseDecodeArgs& args, const Device& device, Stream stream = {});
 std::vector<KernelVerdict> explain(const SparseDecodeArgs& args, const Device& device);
 
 }  // namespace tilewise

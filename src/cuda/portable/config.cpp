@@ -33,6 +33,19 @@ int32_t shared_bytes(const ForwardConfig& config, const ForwardShape& shape) {
   return shared_layout(config, static_cast<int32_t>(shape.d_qk), raw, raw ? raw_row_bytes(shape) : 0).total;
 }
 
+int64_t blocks_at_once(const ForwardConfig& config, const ForwardShape& shape, const Device& device) {
+  // A multiprocessor has as much shared memory as a block may have, and what each block costs on top.
+  constexpr int32_t kOfBlock = 1024;
+  constexpr int32_t kMostWarps = 8;  // by their registers
+  const int32_t fit = (device.cuda_shared_bytes + kOfBlock) / (shared_bytes(config, shape) + kOfBlock);
+  return int64_t{device.cuda_sms} * std::clamp(fit, 1, kMostWarps / config.warps);
+}
+
+PieceCosts piece_costs(const ForwardConfig& config, const ForwardShape& shape) {
+  const int64_t products = int64_t{config.tile_rows} * config.tile_keys * 7 / 5;
+  return {.tile = 1'500 + products + (decodes(shape) ? 40 * config.tile_keys : 0)};
+}
+
 std::optional<int32_t> choose_config(const ForwardShape& shape, const Device& device) {
   const int64_t rows = query_tiles(shape, 1).rows_of_group();
   // As few rows as hold them all, otherwise the most that fit.

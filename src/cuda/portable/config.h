@@ -38,6 +38,18 @@ int32_t raw_row_bytes(const ForwardShape& shape);
 
 int32_t shared_bytes(const ForwardConfig& config, const ForwardShape& shape);
 
+/// Blocks that run at the same time.
+int64_t blocks_at_once(const ForwardConfig& config, const ForwardShape& shape, const Device& device);
+
+/// What pieces cost, in cycles: about what an H200 takes.
+struct PieceCosts {
+  int64_t tile = 0;  // a KV tile
+  int64_t start_and_end = 10'000;
+  int64_t merge = 6'000;
+  int64_t merged_piece = 40;
+};
+PieceCosts piece_costs(const ForwardConfig& config, const ForwardShape& shape);
+
 /// The row of kForwardConfigs for a shape; nothing where none fits the device's shared memory.
 std::optional<int32_t> choose_config(const ForwardShape& shape, const Device& device);
 

@@ -115,37 +115,37 @@ __device__ void store_values(const RowValues<kSlices>& o, DType type, uint8_t* t
 template <int kSlices>
 __device__ void store_fp8(const Fp8Tensors& t, int64_t h_q, int64_t n_groups, int64_t token, int64_t head,
                           const RowValues<kSlices>& o, int lane) {
-  const uint32_t size = static_cast<uint32_t>(h_q) / static_cast<uint32_t>(n_groups);
-  const uint32_t group = static_cast<uint32_t>(head) / size;
-  const uint32_t in_group = static_cast<uint32_t>(head) % size;
-  uint8_t* codes = t.out_fp8 + (token * n_groups + group) * size * kFusedDim + in_group * kCastGroup;
-  auto* exponents = reinterpret_cast<uint8_t*>(t.out_sf + token * t.sf_stride_s + group * t.sf_stride_g);
+  const auto size = static_cast<uint32_t>(visit::quotient(h_q, n_groups));
+  const auto group = static_cast<uint32_t>(head) / size;
+  // From one slice to the next there are four cast groups of every head.
+  const uint32_t first = (static_cast<uint32_t>(o.column(0, lane)) / kCastGroup) * size +
+                         static_cast<uint32_t>(head) % size;
+  uint8_t* codes = t.out_fp8 + (token * n_groups + group) * size * kFusedDim + first * kCastGroup +
+                   4 * lane % kCastGroup;
+  uint8_t* exponent = reinterpret_cast<uint8_t*>(t.out_sf + token * t.sf_stride_s + group * t.sf_stride_g +
+                                                 first / 4 * t.sf_stride_c) +
+                      first % 4;
 #pragma unroll
   for (int i = 0; i < kSlices; ++i) {
-    float amax = 0.0f;
-    // Compared by hand: a NaN element must not decide its group's exponent.
+    // fmaxf leaves NaN out: such an element must not decide its group's exponent.
+    float amax = 1e-4f;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) amax = fabsf(o.v[i][j]) > amax ? fabsf(o.v[i][j]) : amax;
+    for (int j = 0; j < 4; ++j) amax = fmaxf(amax, fabsf(o.v[i][j]));
 #pragma unroll
     for (int step = 1; step < kCastGroup / 4; step *= 2) {
       amax = fmaxf(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, step));
     }
-    const uint8_t exponent = pow2_ceil_to_ue8m0(fmaxf(amax, 1e-4f) / 448.0f);
+    const uint8_t code = e4m3_scale_to_ue8m0(amax);
     // 2^(127 - exponent) is 1 / scale, exactly.
-    const float inverse = ue8m0_to_f32(static_cast<uint8_t>(254 - exponent));
+    const float inverse = ue8m0_to_f32(static_cast<uint8_t>(254 - code));
     // The same bits as f32_to_e4m3.
     const auto codes_of = [&](float low, float high) {
       return static_cast<uint32_t>(
           __nv_cvt_float2_to_fp8x2({low * inverse, high * inverse}, __NV_SATFINITE, __NV_E4M3));
     };
     const uint32_t word = codes_of(o.v[i][0], o.v[i][1]) | codes_of(o.v[i][2], o.v[i][3]) << 16;
-    const uint32_t channel_group = static_cast<uint32_t>(o.column(i, lane)) / kCastGroup;
-    *reinterpret_cast<uint32_t*>(codes + channel_group * size * kCastGroup + o.column(i, lane) % kCastGroup) =
-        word;
-    if (lane % (kCastGroup / 4) == 0) {
-      const uint32_t place = channel_group * size + in_group;
-      exponents[place / 4 * t.sf_stride_c * 4 + place % 4] = exponent;
-    }
+    *reinterpret_cast<uint32_t*>(codes + i * (4 * size * kCastGroup)) = word;
+    if (lane % (kCastGroup / 4) == 0) exponent[i * (size * t.sf_stride_c * 4)] = code;
   }
 }
 

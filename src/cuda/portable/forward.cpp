@@ -12,12 +12,10 @@
 #include "cuda/portable/instances.h"
 #include "cuda/portable/merge_grid.h"
 #include "cuda/portable/params.h"
+#include "cuda/portable/plan.h"
 
 namespace tilewise::cuda {
 namespace {
-
-/// A multiprocessor's shared memory, beyond what a single block may have, and what each block costs on top.
-constexpr int32_t kSharedOfBlock = 1024;
 
 /// From here on a kernel can be brought up before the one it waits for is done.
 constexpr int32_t kEarlyMergeCapability = 90;
@@ -64,32 +62,24 @@ int64_t longest_row(const ForwardShape& shape) {
   return shape.dense ? shape.main.width * shape.main.page : shape.main.width + shape.extra.width;
 }
 
-/// Cycles that a KV tile costs a block: about what an H200 takes.
-int64_t cycles_of_tile(const ForwardConfig& config, bool decodes) {
-  const int64_t products = int64_t{config.tile_rows} * config.tile_keys * 7 / 5;
-  return 1'500 + products + (decodes ? 40 * config.tile_keys : 0);
-}
-
 /// The number of pieces that takes the least time: waves of blocks, each with the start and the end of a
 /// piece, then the merge.
-int64_t quickest_pieces(int64_t num_tiles, int64_t keys_tiles, int64_t tile_cycles, int64_t slots) {
-  constexpr int64_t kStartAndEnd = 10'000;
-  constexpr int64_t kMerge = 6'000;
-  constexpr int64_t kMergedPiece = 40;
+int64_t quickest_pieces(int64_t num_tiles, int64_t keys_tiles, const PieceCosts& costs, int64_t at_once) {
   int64_t best = 1;
   int64_t least = std::numeric_limits<int64_t>::max();
   for (int64_t pieces = 1; pieces <= std::clamp<int64_t>(keys_tiles, 1, kMostPieces); ++pieces) {
-    const int64_t waves = visit::ceil_div(num_tiles * pieces, slots);
-    const int64_t merge = pieces == 1 ? 0 : kMerge + pieces * kMergedPiece;
-    const int64_t time = waves * (visit::ceil_div(keys_tiles, pieces) * tile_cycles + kStartAndEnd) + merge;
-    if (time >= least) continue;
-    least = time;
+    const int64_t waves = visit::ceil_div(num_tiles * pieces, at_once);
+    const int64_t merge = pieces == 1 ? 0 : costs.merge + pieces * costs.merged_piece;
+    const int64_t piece = visit::ceil_div(keys_tiles, pieces) * costs.tile + costs.start_and_end;
+    if (waves * piece + merge >= least) continue;
+    least = waves * piece + merge;
     best = pieces;
   }
   return best;
 }
 
-void choose_pieces(const ForwardShape& shape, const ForwardConfig& config, int64_t slots, ForwardPlan* plan) {
+void choose_pieces(const ForwardShape& shape, const ForwardConfig& config, int64_t at_once,
+                   ForwardPlan* plan) {
   plan->min_piece = 1;
   plan->max_segments = 1;
   if (shape.epilogue == Epilogue::kPartials) {
@@ -104,8 +94,7 @@ void choose_pieces(const ForwardShape& shape, const ForwardConfig& config, int64
     plan->min_piece = kInvariantPiece / config.tile_keys;
     plan->max_segments = kInvariantPieces;
   } else {
-    plan->max_segments =
-        quickest_pieces(plan->num_tiles, tiles, cycles_of_tile(config, decodes(shape)), slots);
+    plan->max_segments = quickest_pieces(plan->num_tiles, tiles, piece_costs(config, shape), at_once);
   }
   plan->max_segments =
       std::min(plan->max_segments, std::max<int64_t>(visit::ceil_div(tiles, plan->min_piece), 1));
@@ -134,6 +123,28 @@ int32_t slots_of(const CacheShape& cache) {
       std::min<int64_t>(cache.num_blocks * cache.page, std::numeric_limits<int32_t>::max()));
 }
 
+}  // namespace
+
+ForwardParams forward_params(const ForwardProblem& problem, const ForwardConfig& config) {
+  const ForwardShape& shape = problem.shape;
+  ForwardParams params{};
+  params.shape = shape;
+  params.tensors = problem;
+  params.tiles = query_tiles(shape, config.tile_rows);
+  params.tile_keys = config.tile_keys;
+  params.num_tiles = static_cast<int32_t>(params.tiles.count());
+  params.main_page = Divisor::of(shape.main.page);
+  params.extra_page = Divisor::of(shape.extra.page);
+  params.main_slots = slots_of(shape.main);
+  params.extra_slots = slots_of(shape.extra);
+  params.main_record = spec_of(shape.main, shape.d_qk);
+  params.extra_record = spec_of(shape.extra, shape.d_qk);
+  params.raw_row_bytes = decodes(shape) ? raw_row_bytes(shape) : 0;
+  return params;
+}
+
+namespace {
+
 class PortableForward final : public Kernel<Forward> {
  public:
   const std::string& name() const override {
@@ -157,16 +168,17 @@ class PortableForward final : public Kernel<Forward> {
     plan.tile_rows = config.tile_rows;
     plan.tile_keys = config.tile_keys;
     plan.num_tiles = query_tiles(shape, plan.tile_rows).count();
-    const int32_t block_bytes = shared_bytes(config, shape) + kSharedOfBlock;
-    const int32_t blocks_per_sm =
-        std::clamp((device.cuda_shared_bytes + kSharedOfBlock) / block_bytes, 1, 8 / config.warps);
-    choose_pieces(shape, config, int64_t{device.cuda_sms} * blocks_per_sm, &plan);
+    plan.early_merge = device.cuda_capability >= kEarlyMergeCapability;
+    const int64_t at_once = blocks_at_once(config, shape, device);
+    if (shape.planned) {
+      plan.items = plan.num_tiles + plan_extra_items(at_once);
+      book_partials(shape, plan_slots(plan.num_tiles, at_once), &plan, ledger);
+      return plan;
+    }
+    choose_pieces(shape, config, at_once, &plan);
     if (merges(shape, plan)) {
-      const int64_t rows = plan.num_tiles * plan.max_segments * plan.tile_rows;
-      plan.early_merge = device.cuda_capability >= kEarlyMergeCapability;
-      plan.pieces = ledger.book<int32_t>(plan.num_tiles);
-      plan.partials = ledger.book<float>(rows * shape.d_v);
-      plan.scratch = ledger.book<float2>(rows);
+      plan.pieces = ledger.book<int2>(plan.num_tiles);
+      book_partials(shape, plan.num_tiles * plan.max_segments, &plan, ledger);
     }
     return plan;
   }
@@ -175,35 +187,30 @@ class PortableForward final : public Kernel<Forward> {
     const DeviceGuard device(place.device.index);
     const ForwardShape& shape = problem.shape;
     const ForwardConfig& config = kForwardConfigs[plan.config];
-    ForwardParams params{.shape = shape,
-                         .tensors = problem,
-                         .tiles = query_tiles(shape, plan.tile_rows),
-                         .tile_keys = plan.tile_keys,
-                         .min_piece = plan.min_piece,
-                         .max_pieces = plan.max_segments,
-                         .partials = {},
-                         .main_page = Divisor::of(shape.main.page),
-                         .extra_page = Divisor::of(shape.extra.page),
-                         .main_slots = slots_of(shape.main),
-                         .extra_slots = slots_of(shape.extra),
-                         .main_record = spec_of(shape.main, shape.d_qk),
-                         .extra_record = spec_of(shape.extra, shape.d_qk),
-                         .raw_row_bytes = decodes(shape) ? raw_row_bytes(shape) : 0};
+    ForwardParams params = forward_params(problem, config);
+    params.min_piece = plan.min_piece;
+    params.max_pieces = plan.max_segments;
     if (merges(shape, plan)) {
-      params.partials = {granted<int32_t>(place.workspace, plan.pieces),
-                         granted<float>(place.workspace, plan.partials),
-                         granted<float2>(place.workspace, plan.scratch)};
+      params.partials = {.tiles = granted<int2>(place.workspace, plan.pieces),
+                         .out = granted<float>(place.workspace, plan.partials),
+                         .state = granted<float2>(place.workspace, plan.scratch),
+                         .slots = static_cast<int32_t>(plan.slots)};
+    }
+    if (shape.planned) {
+      params.items = plan_items(problem);
+      params.partials.tiles = plan_tiles(problem);
     }
     const auto stream = static_cast<cudaStream_t>(place.stream.handle);
     launch_kernel({.op = shape.op.c_str(),
                    .name = name().c_str(),
-                   .blocks = plan.num_tiles * plan.max_segments,
+                   .blocks = shape.planned ? plan.items : plan.num_tiles * plan.max_segments,
                    .threads = config.warps * 32,
                    .shared_bytes = shared_bytes(config, shape),
                    .stream = stream},
                   instances_for(shape)[static_cast<size_t>(plan.config)](), &params);
     if (!merges(shape, plan)) return;
-    const MergeGrid grid = merge_grid(plan.num_tiles * plan.tile_rows, shape.d_v, plan.max_segments);
+    const int64_t pieces = shape.planned ? plan.items : plan.max_segments;
+    const MergeGrid grid = merge_grid(plan.num_tiles * plan.tile_rows, shape.d_v, pieces);
     launch_kernel({.op = shape.op.c_str(),
                    .name = "cuda_portable merge",
                    .blocks = grid.blocks,
@@ -215,7 +222,13 @@ class PortableForward final : public Kernel<Forward> {
 
  private:
   static bool merges(const ForwardShape& shape, const ForwardPlan& plan) {
-    return shape.epilogue != Epilogue::kPartials && plan.max_segments > 1;
+    return shape.planned || (shape.epilogue != Epilogue::kPartials && plan.max_segments > 1);
+  }
+
+  static void book_partials(const ForwardShape& shape, int64_t slots, ForwardPlan* plan, Ledger& ledger) {
+    plan->slots = slots;
+    plan->partials = ledger.book<float>(slots * plan->tile_rows * shape.d_v);
+    plan->scratch = ledger.book<float2>(slots * plan->tile_rows);
   }
 };
 

@@ -85,11 +85,25 @@ class ForwardBlock {
   __device__ void find_work() {
     visit::QueryTiles all = p_.tiles;
     all.tile_rows = kRows;  // a constant: nothing is divided by it
-    const auto tile_index = visit::quotient(blockIdx.x, p_.max_pieces);
+    int64_t tile_index = visit::quotient(blockIdx.x, p_.max_pieces);
+    int4 item{};
+    if (p_.items != nullptr) {
+      item = p_.items[blockIdx.x];
+      tile_index = item.x;
+      if (tile_index < 0 || tile_index >= p_.num_tiles || item.w >= p_.partials.slots) {
+        reinterpret_cast<KeyTiles*>(shared_ + at_.key_tiles)->places = {-1, -1};
+        return;
+      }
+    }
     const visit::QueryTile tile = all.at(tile_index);
     KeyTiles tiles = KeyTiles::of(p_, tile, kKeys);
-    const int32_t pieces = tiles.take_piece(p_, piece());
-    if (p_.partials.pieces != nullptr && piece() == 0) p_.partials.pieces[tile_index] = pieces;
+    if (p_.items != nullptr) {
+      tiles.take_item(item);
+    } else {
+      const int32_t pieces = tiles.take_piece(p_, piece());
+      tiles.slot = static_cast<int32_t>(blockIdx.x);
+      if (p_.partials.tiles != nullptr && piece() == 0) p_.partials.tiles[tile_index] = {tiles.slot, pieces};
+    }
     *reinterpret_cast<visit::QueryTile*>(shared_ + at_.tile) = tile;
     *reinterpret_cast<KeyTiles*>(shared_ + at_.key_tiles) = tiles;
   }
@@ -519,7 +533,7 @@ class ForwardBlock {
     } else if (tiles_.whole) {
       partial()[row] = end_row_state(p_, place_of(row), state, true);
     } else {
-      p_.partials.state[int64_t{blockIdx.x} * kRows + row] = {state.max, state.sum};
+      p_.partials.state[int64_t{tiles_.slot} * kRows + row] = {state.max, state.sum};
     }
   }
 
@@ -563,7 +577,7 @@ class ForwardBlock {
     } else if (tiles_.whole) {
       store_row_output(p_, place_of(row), factor, rotation(), lane_, o);
     } else {
-      float* to = p_.partials.out + (int64_t{blockIdx.x} * kRows + row) * kValueDim;
+      float* to = p_.partials.out + (int64_t{tiles_.slot} * kRows + row) * kValueDim;
       store_values(o, DType::kFP32, reinterpret_cast<uint8_t*>(to), lane_);
     }
   }

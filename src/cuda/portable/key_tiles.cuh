@@ -38,9 +38,11 @@ struct KeyTiles {
   const int32_t* main_index = nullptr;
   const int32_t* extra_index = nullptr;
   int64_t head_offset = 0;
-  // Of a block: its piece (begin < 0: none) and whether that is all there is.
+  // Of a block: its piece (begin < 0: none), whether that is all there is, otherwise where its partial result
+  // goes.
   visit::Range places;
   bool whole = false;
+  int32_t slot = 0;
 
   // `tile_keys` is p.tile_keys, perhaps as a constant: then nothing is divided by it.
   __device__ static KeyTiles of(const ForwardParams& p, const visit::QueryTile& tile, int32_t tile_keys) {
@@ -82,6 +84,14 @@ struct KeyTiles {
     if (place < prefix_tiles) return run(0, place, prefix, false);
     if (place < main_tiles) return run(prefix, place - prefix_tiles, main, false);
     return run(0, place - main_tiles, extra, true);
+  }
+
+  // Takes the piece of an item of the caller's plan.
+  __device__ void take_item(const int4& item) {
+    places = {static_cast<int32_t>(visit::smaller(item.y, count)),
+              static_cast<int32_t>(visit::smaller(item.z, count))};
+    whole = item.w < 0;
+    slot = item.w;
   }
 
   // Takes piece i. The places are cut into pieces by their number alone, or evenly into the partial results

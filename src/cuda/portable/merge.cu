@@ -31,11 +31,12 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_const
   const int64_t stride = p.tiles.tile_rows;
   const int64_t tile_index = visit::quotient(place.row, stride);
   const auto row = static_cast<int32_t>(visit::remainder(place.row, stride));
-  const int32_t pieces = p.partials.pieces[tile_index];
-  if (pieces == 1) return;  // ended by the block that did it all
+  const auto [slot, pieces] = p.partials.tiles[tile_index];
+  // A tile of one piece was ended by the block that did it. What is no plan must not be followed.
+  if (pieces <= 1 || slot < 0 || int64_t{slot} + pieces > p.partials.slots) return;
   const visit::QueryTile tile = p.tiles.at(tile_index);
   if (row >= tile.rows()) return;
-  const int64_t first = tile_index * p.max_pieces * stride + row;
+  const int64_t first = slot * stride + row;
   const float2* states = p.partials.state + first;
   const softmax::RowState state = merged_state(states, stride, pieces, lane);
   RowValues<1> o{.v = {}, .first = place.slice};

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "cuda/portable/config.h"
 #include "formats/record.h"
 #include "ops/forward.h"
 #include "visit/query_tile.h"
@@ -11,9 +12,10 @@ namespace tilewise::cuda {
 
 /// Output and softmax state of pieces that wait for their merge; null where no query tile has two.
 struct Partials {
-  int32_t* pieces = nullptr;  // [query tiles]: how many there are
-  float* out = nullptr;     // [query tiles][max_pieces][tile_rows][512], not normalised
-  float2* state = nullptr;  // [query tiles][max_pieces][tile_rows]: maximum, sum
+  int2* tiles = nullptr;    // [query tiles]: first slot, number of pieces
+  float* out = nullptr;     // [slots][tile_rows][512], not normalised
+  float2* state = nullptr;  // [slots][tile_rows]: maximum, sum
+  int32_t slots = 0;
 };
 
 /// Division of 0 <= n < 2^31 by a positive number, as a multiplication.
@@ -40,7 +42,9 @@ struct ForwardParams {
   int64_t tile_keys = 0;
   int64_t min_piece = 1;   // KV tiles
   int64_t max_pieces = 1;  // of a query tile
-  Partials partials;       // where max_pieces > 1
+  const int4* items = nullptr;  // of the caller's plan (ops/decode_plan.h): a block's; null: cut by shape
+  int32_t num_tiles = 0;
+  Partials partials;  // where max_pieces > 1 or there is a plan
   Divisor main_page;
   Divisor extra_page;
   int32_t main_slots = 0;  // entries of a list from here on do not exist
@@ -49,5 +53,8 @@ struct ForwardParams {
   formats::RecordSpec extra_record{};
   int32_t raw_row_bytes = 0;
 };
+
+/// For a row of kForwardConfigs, without pieces and their memory.
+ForwardParams forward_params(const ForwardProblem& problem, const ForwardConfig& config);
 
 }  // namespace tilewise::cuda

@@ -44,15 +44,11 @@ void check_keys(Checker& check, const DenseDecodeArgs& args, ForwardProblem* pro
                 true};
 }
 
-}  // namespace
-
-ForwardProblem check(const DenseDecodeArgs& args, DeviceId device) {
-  Checker check("dense_decode", device);
-  ForwardProblem problem;
-  ForwardShape& shape = problem.shape;
+/// What says which keys a row sees.
+void check_shapes(Checker& check, const DenseDecodeArgs& args, ForwardProblem* problem) {
+  ForwardShape& shape = problem->shape;
   shape.op = check.op();
   shape.dense = true;
-
   const TensorView& q = args.q;
   check.input("q", q, {DType::kBF16, DType::kFP16, DType::kE4M3}, {"b", "s_q", "h_q", Dim::either(576, 512)});
   check.count("q", "b", q.size(0));
@@ -72,12 +68,39 @@ ForwardProblem check(const DenseDecodeArgs& args, DeviceId device) {
   shape.causal = args.causal;
   shape.window = check_window(check, args.window, args.causal);
   shape.has_sink = args.attn_sink.present();
-  check_keys(check, args, &problem);
+  check_keys(check, args, problem);
+}
+
+}  // namespace
+
+ForwardProblem check_planning(const DenseDecodeArgs& args, DeviceId device) {
+  Checker check("dense_decode_plan", device);
+  ForwardProblem problem;
+  check_shapes(check, args, &problem);
+  check_plan_output(check, args.plan, device, problem.shape);
+  check.no_overlaps();
+  return problem;
+}
+
+ForwardShape plan_shape(const DenseDecodeArgs& args) {
+  Checker check("dense_decode_plan", args.q.device());
+  ForwardProblem problem;
+  check_shapes(check, args, &problem);
+  return problem.shape;
+}
+
+ForwardProblem check(const DenseDecodeArgs& args, DeviceId device) {
+  Checker check("dense_decode", device);
+  ForwardProblem problem;
+  check_shapes(check, args, &problem);
+  ForwardShape& shape = problem.shape;
+  const TensorView& q = args.q;
   check_sink(check, args.attn_sink, shape.h_q);
   check_descale(check, "descale_q", args.descale_q, shape.q_dtype);
   check_descale(check, "descale_k", args.descale_k, shape.q_dtype);
   check.output("out", args.out, {shape.out_dtype}, {shape.batch, shape.s_q, shape.h_q, shape.d_v});
   if (args.lse) check.output("lse", args.lse, {DType::kFP32}, {shape.batch, shape.h_q, shape.s_q});
+  check_plan(check, args.plan, device, &problem);
   check.no_overlaps();
 
   problem.q = q.data();

@@ -4,12 +4,12 @@
 
 namespace tilewise {
 
-ForwardProblem check(const SparseDecodeArgs& args, DeviceId device) {
-  Checker check("sparse_decode", device);
-  ForwardProblem problem;
-  ForwardShape& shape = problem.shape;
-  shape.op = check.op();
+namespace {
 
+/// What says which keys a row sees.
+void check_shapes(Checker& check, const SparseDecodeArgs& args, ForwardProblem* problem) {
+  ForwardShape& shape = problem->shape;
+  shape.op = check.op();
   const TensorView& q = args.q;
   check.input("q", q, {DType::kBF16}, {"b", "s_q", "h_q", Dim::either(576, 512)});
   check.count("q", "b", q.size(0));
@@ -34,10 +34,37 @@ ForwardProblem check(const SparseDecodeArgs& args, DeviceId device) {
                           args.extra_indices,
                           "extra_topk_length",
                           args.extra_topk_length};
-  check_sparse_caches(check, main, extra, &problem);
+  check_sparse_caches(check, main, extra, problem);
+}
+
+}  // namespace
+
+ForwardProblem check_planning(const SparseDecodeArgs& args, DeviceId device) {
+  Checker check("sparse_decode_plan", device);
+  ForwardProblem problem;
+  check_shapes(check, args, &problem);
+  check_plan_output(check, args.plan, device, problem.shape);
+  check.no_overlaps();
+  return problem;
+}
+
+ForwardShape plan_shape(const SparseDecodeArgs& args) {
+  Checker check("sparse_decode_plan", args.q.device());
+  ForwardProblem problem;
+  check_shapes(check, args, &problem);
+  return problem.shape;
+}
+
+ForwardProblem check(const SparseDecodeArgs& args, DeviceId device) {
+  Checker check("sparse_decode", device);
+  ForwardProblem problem;
+  check_shapes(check, args, &problem);
+  ForwardShape& shape = problem.shape;
+  const TensorView& q = args.q;
   check_sink(check, args.attn_sink, shape.h_q);
   check.output("out", args.out, {DType::kBF16}, {shape.batch, shape.s_q, shape.h_q, shape.d_v});
   if (args.lse) check.output("lse", args.lse, {DType::kFP32}, {shape.batch, shape.h_q, shape.s_q});
+  check_plan(check, args.plan, device, &problem);
   check.no_overlaps();
 
   problem.q = q.data();

@@ -1,0 +1,190 @@
+"""Plans of the decode operators: right for every length, evenly cut, capturable."""
+
+from __future__ import annotations
+
+import flash_mla
+import gpu_calls
+import oracle
+import pytest
+import tilewise
+import torch
+from ops_calls import as_tuple, bf16, fp32, i32, indices, pages
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+PAGE = 16
+PLAN_EXTRA_ITEMS = 1024  # as src/ops/decode_plan.h has it
+RAGGED = (700, 0, 33, 1, 64)
+
+
+def on_gpu(x: torch.Tensor) -> torch.Tensor:
+    return x.to(gpu_calls.DEVICE)
+
+
+def dense(
+    lengths: tuple[int, ...], h_q: int = 16, s_q: int = 1, h_kv: int = 1, d: int = 576
+) -> tuple[torch.Tensor, ...]:
+    """q, cache, table and lengths on the host; every request has blocks of its own, in a mixed order."""
+    batch, blocks = len(lengths), -(-max(RAGGED) // PAGE)
+    order = torch.randperm(batch * blocks, generator=torch.Generator().manual_seed(5))
+    table = order.to(torch.int32).view(batch, blocks)
+    q, cache = bf16(batch, s_q, h_q, d), bf16(batch * blocks, PAGE, h_kv, d, seed=2)
+    return q, cache, table, i32(*lengths)
+
+
+def sparse(lengths: tuple[int, ...], topk: int = 300) -> tuple[torch.Tensor, ...]:
+    batch = len(lengths)
+    return (
+        bf16(batch, 1, 64, 512),
+        pages("v4_fp8", n=400, page=4),
+        indices(batch, 1, topk, below=400),
+        i32(*lengths),
+    )
+
+
+def assert_dense_right(args: tuple[torch.Tensor, ...], got: tuple[torch.Tensor, ...], **options) -> None:
+    exact, rounded = oracle.dense_decode(*args, 0.05, **options)
+    oracle.assert_rows(got[0].cpu(), exact.out, rounded.out)
+    torch.testing.assert_close(got[1].cpu().double(), exact.lse, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("h_q", "s_q", "h_kv", "causal"),
+    [(1, 1, 1, False), (16, 1, 1, False), (128, 1, 1, False), (64, 2, 1, True), (16, 3, 2, True)],
+)
+def test_dense_with_lengths_that_differ(h_q: int, s_q: int, h_kv: int, causal: bool) -> None:
+    args = dense(RAGGED, h_q, s_q, h_kv)
+    moved = tuple(on_gpu(x) for x in args)
+    plan = tilewise.dense_decode_plan(*moved, causal)
+    got = tilewise.dense_decode(*moved, 0.05, causal=causal, plan=plan)
+    assert_dense_right(args, got, causal=causal)
+    again = tilewise.dense_decode(*moved, 0.05, causal=causal, plan=plan)
+    assert all(torch.equal(a, b) for a, b in zip(got, again, strict=True))
+
+
+@pytest.mark.parametrize("planned_for", [(0,) * 5, (700,) * 5, (1, 700, 2, 700, 700)])
+def test_a_plan_of_other_lengths_gives_right_results(planned_for: tuple[int, ...]) -> None:
+    args = dense(RAGGED, h_q=64)
+    moved = tuple(on_gpu(x) for x in args)
+    plan = tilewise.dense_decode_plan(*moved[:3], on_gpu(i32(*planned_for)))
+    assert_dense_right(args, tilewise.dense_decode(*moved, 0.05, plan=plan))
+
+
+def test_a_window_and_a_sink() -> None:
+    args = dense(RAGGED, h_q=16, s_q=2)
+    moved = tuple(on_gpu(x) for x in args)
+    sink = fp32(16)
+    plan = tilewise.dense_decode_plan(*moved, False, (100, 0))
+    got = tilewise.dense_decode(*moved, 0.05, window=(100, 0), attn_sink=on_gpu(sink), plan=plan)
+    assert_dense_right(args, got, window=(100, 0), attn_sink=sink)
+
+
+def test_sparse_with_lengths_that_differ() -> None:
+    q, cache, lists, lengths = sparse((300, 0, 7, 64, 299))
+    moved = tuple(on_gpu(x) for x in (q, cache, lists))
+    plan = tilewise.sparse_decode_plan(*moved, topk_length=on_gpu(lengths))
+    got = tilewise.sparse_decode(*moved, 0.05, topk_length=on_gpu(lengths), plan=plan)
+    exact, rounded = oracle.sparse_decode(q, cache, lists, 0.05, topk_length=lengths)
+    oracle.assert_rows(got[0].cpu(), exact.out, rounded.out)
+
+
+def items_and_tiles(plan: torch.Tensor, tiles: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The items that are used, and the query tiles' first slots and numbers of pieces."""
+    plan = plan.cpu()
+    cut = 4 * ((plan.numel() - 4 * PLAN_EXTRA_ITEMS) // 6 + PLAN_EXTRA_ITEMS)
+    items = plan[:cut].view(-1, 4)
+    sms = torch.cuda.get_device_properties(0).multi_processor_count
+    items = items[: tiles + min(sms, PLAN_EXTRA_ITEMS)]
+    return items[items[:, 0] >= 0], plan[cut:].view(-1, 2)[:tiles]
+
+
+def test_a_long_request_is_cut_and_short_ones_are_not() -> None:
+    lengths = [64] * 63 + [60_000]
+    blocks = 60_000 // PAGE
+    q = on_gpu(bf16(64, 1, 64, 576))
+    cache = torch.zeros(blocks, PAGE, 1, 576, dtype=torch.bfloat16, device=gpu_calls.DEVICE)
+    table = torch.arange(blocks, dtype=torch.int32, device=gpu_calls.DEVICE).repeat(64, 1)
+    plan = tilewise.dense_decode_plan(q, cache, table, on_gpu(i32(*lengths)))
+    items, tiles = items_and_tiles(plan, 64)
+    assert tiles[:63, 1].tolist() == [1] * 63
+    pieces = int(tiles[63, 1])
+    assert pieces >= 16
+    assert items.shape[0] == 63 + pieces
+    long = items[items[:, 0] == 63]
+    # One after another from the first tile on, without end; each with a slot of its own.
+    assert long[0, 1] == 0
+    assert torch.equal(long[1:, 1], long[:-1, 2])
+    assert long[-1, 2] == 2**31 - 1
+    assert long[:, 3].tolist() == list(range(int(tiles[63, 0]), int(tiles[63, 0]) + pieces))
+    assert (items[items[:, 0] < 63][:, 3] == -1).all()
+
+
+def test_captured_with_the_call_and_replayed_with_other_lengths() -> None:
+    args = dense(RAGGED, h_q=64)
+    moved = tuple(on_gpu(x) for x in args)
+    tilewise.dense_decode(*moved, 0.05, plan=tilewise.dense_decode_plan(*moved))
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        plan = tilewise.dense_decode_plan(*moved)
+        got = tilewise.dense_decode(*moved, 0.05, plan=plan)
+    for lengths in ((3, 700, 0, 65, 128), (0, 0, 0, 0, 1)):
+        moved[3].copy_(i32(*lengths))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert_dense_right((*args[:3], i32(*lengths)), got)
+
+
+def test_fake_plans_look_like_real_ones() -> None:
+    moved = tuple(on_gpu(x) for x in dense(RAGGED, h_q=16, s_q=3, h_kv=2))
+    lists = tuple(on_gpu(x) for x in sparse((3, 4)))[:3]
+    with FakeTensorMode() as mode:
+        fakes = [
+            *as_tuple(torch.ops.tilewise.dense_decode_plan(*(mode.from_tensor(x) for x in moved))),
+            *as_tuple(torch.ops.tilewise.sparse_decode_plan(*(mode.from_tensor(x) for x in lists))),
+        ]
+    real = [tilewise.dense_decode_plan(*moved), tilewise.sparse_decode_plan(*lists)]
+    assert [(x.dtype, x.shape, x.device) for x in fakes] == [(x.dtype, x.shape, x.device) for x in real]
+
+
+def test_the_callers_plan_is_filled_and_returned() -> None:
+    moved = tuple(on_gpu(x) for x in dense(RAGGED))
+    new = tilewise.dense_decode_plan(*moved)
+    own = torch.full_like(new, -7)
+    assert tilewise.dense_decode_plan(*moved, plan=own) is own
+    items, tiles = items_and_tiles(own, len(RAGGED))
+    expected_items, expected_tiles = items_and_tiles(new, len(RAGGED))
+    assert torch.equal(items, expected_items)
+    assert torch.equal(tiles, expected_tiles)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda p: {"plan": p[1:]}, r"dense_decode: plan must be int32 \[\d+\], got int32 \[\d+\]"),
+        (lambda p: {"plan": p.long()}, r"dense_decode: plan must be int32 \[\d+\], got int64 \[\d+\]"),
+        (lambda p: {"plan": p, "batch_invariant": True}, "plan must be left out where batch_invariant, got int32"),
+        (lambda p: {"plan": p.cpu()}, "dense_decode: plan must be on cuda:0, got cpu"),
+        (
+            lambda p: {"plan": torch.empty(p.numel() + 1, dtype=p.dtype, device=p.device)[1:]},
+            "dense_decode: plan must be memory that starts at a multiple of 16 bytes",
+        ),
+    ],
+)
+def test_errors(change, text: str) -> None:
+    moved = tuple(on_gpu(x) for x in dense(RAGGED))
+    plan = tilewise.dense_decode_plan(*moved)
+    with pytest.raises(RuntimeError, match=text):
+        tilewise.dense_decode(*moved, 0.05, **change(plan))
+
+
+def test_flash_mla_makes_one_plan_for_a_schedule() -> None:
+    args = dense(RAGGED, h_q=64)
+    q, cache, table, lengths = (on_gpu(x) for x in args)
+    meta, _ = flash_mla.get_mla_metadata()
+    first = flash_mla.flash_mla_with_kvcache(q, cache, table, lengths, 512, meta, softmax_scale=0.05)
+    plan = meta.plan
+    assert plan is not None
+    second = flash_mla.flash_mla_with_kvcache(q, cache, table, lengths, 512, meta, softmax_scale=0.05)
+    assert meta.plan is plan
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert_dense_right(args, first)
