@@ -1,12 +1,14 @@
 // Invariant 6: dimensions past 65,536 work or are refused. Every query has one key, so that its output must
 // be that key's values, exactly.
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <vector>
 
 #include "cases/data.h"
 #include "cases/fill.h"
+#include "formats/codec.h"
 #include "tests/support/every_kernel.h"
 #include "tests/support/spoil.h"
 #include "tests/support/tokens.h"
@@ -197,6 +199,40 @@ TEST(LargeMoves, OfManyRows) {
     int64_t wrong = 0;
     for (int64_t i = 2; i < c.s_q; ++i) {
       wrong += std::memcmp(cache.block(c.s_q - i), cache.block(c.s_q - i % 2), bytes) == 0 ? 0 : 1;
+    }
+    EXPECT_EQ(wrong, 0);
+    EXPECT_EQ(data.disturbed_output(), "");
+  });
+}
+
+// Many rows for few slots, near ones and far ones: the last one stays.
+TEST(LargeMoves, LastRowOfASlot) {
+  Case c;
+  c.op = Op::kAppendKv;
+  c.s_q = many();
+  c.dtype = DType::kInt64;
+  c.main = {.record = Record::kV41Fp4Row, .page = 1, .rows = 1009};
+  CaseData data = cases::make(c);
+  const TensorView rows = data.view("kv");
+  const TensorView slots = data.view("slots");
+  std::vector<int64_t> last(static_cast<size_t>(c.main.rows), -1);
+  for (int64_t i = 0; i < c.s_q; ++i) {
+    const int64_t slot = i % 7 == 0 ? i / 7 % 2000 - 500 : i / 70 * 13 % c.main.rows;
+    slots.data_as<int64_t>()[i] = slot;
+    if (slot >= 0 && slot < c.main.rows) last[static_cast<size_t>(slot)] = i;
+  }
+  const formats::RecordSpec spec = formats::record_spec(c.main.record);
+  std::vector<uint8_t> expected(static_cast<size_t>(formats::token_bytes(spec)));
+  for_every_kernel(data.args(), [&](const std::string& kernel) {
+    bits_of(data, kernel);
+    const CacheView cache = cache_view(data, "kv_cache");
+    int64_t wrong = 0;
+    for (int64_t slot = 0; slot < c.main.rows; ++slot) {
+      const int64_t row = last[static_cast<size_t>(slot)];
+      if (row < 0) continue;
+      const auto* x = reinterpret_cast<const BF16*>(rows.data_as<uint16_t>() + row * rows.stride(0));
+      formats::encode_row(spec, x, expected.data(), 1, 0);
+      wrong += std::memcmp(cache.block(slot), expected.data(), expected.size()) == 0 ? 0 : 1;
     }
     EXPECT_EQ(wrong, 0);
     EXPECT_EQ(data.disturbed_output(), "");
