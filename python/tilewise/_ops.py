@@ -142,9 +142,9 @@ def _sparse_decode(q, *_, **__):
     return Look(torch.bfloat16, (b, s_q, h_q, _HEAD_SIZE)), _f32(b, h_q, s_q)
 
 
-# As src/ops/decode_plan.h has it: an int4 for each of the items, an int2 for each tile of 16 rows.
+# As src/ops/decode_plan.h has it; `tiles` of 16 rows.
 def _plan(tiles: int) -> tuple[Look, ...]:
-    return (Look(torch.int32, (4 * (tiles + 1024) + 2 * tiles,)),)
+    return (Look(torch.int32, (4 * (tiles + 1024 + 1 + 1024),)),)
 
 
 def _dense_decode_plan(q, k_cache, *_, **__):

@@ -4,9 +4,11 @@
 // Whatever the lengths of a later call are, its results are right: a plan says where pieces begin, and the
 // last piece of a query tile goes on to the end.
 //
-//   items  [max_plan_items]  int4: query tile (-1: none), first and last KV tile, slot of the partial result
-//                            (-1: the tile is not cut)
-//   tiles  [max_plan_tiles]  int2: first slot, number of pieces
+//   items   [max_plan_items]   query tile (-1: none), first and last KV tile, slot of the partial result (-1:
+//                              the tile is not cut)
+//   header                     number of query tiles that are cut, most pieces of one
+//   cut     [kMostExtraItems]  query tile that is cut, first slot, number of pieces
+// All are four int32 each.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +21,14 @@ namespace tilewise {
 inline constexpr int64_t kLeastTileRows = 16;     // of a kernel that takes plans
 inline constexpr int64_t kMostExtraItems = 1024;  // besides one a query tile
 
-/// No kernel cuts the shape into more query tiles. The shape alone counts, so that a plan's size is known
-/// without the device.
-inline int64_t max_plan_tiles(const ForwardShape& shape) { return query_tiles(shape, kLeastTileRows).count(); }
-inline int64_t max_plan_items(const ForwardShape& shape) { return max_plan_tiles(shape) + kMostExtraItems; }
+/// The shape alone counts, so that a plan's size is known without the device.
+inline int64_t max_plan_items(const ForwardShape& shape) {
+  return query_tiles(shape, kLeastTileRows).count() + kMostExtraItems;
+}
 
 /// In int32.
 inline int64_t decode_plan_size(const ForwardShape& shape) {
-  return 4 * max_plan_items(shape) + 2 * max_plan_tiles(shape);
+  return 4 * (max_plan_items(shape) + 1 + kMostExtraItems);
 }
 
 }  // namespace tilewise

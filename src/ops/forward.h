@@ -190,10 +190,11 @@ struct ForwardPlan {
   int64_t wave_tiles = 0;    // query tiles that wait for their merge together; 0: none is split over threads
   int64_t max_segments = 1;  // most pieces that one row's keys are cut into
   int64_t items = 0;         // CUDA: pieces of all rows together, where the caller has a plan
-  bool early_merge = false;  // CUDA: the merge is brought up while the pieces end
+  bool early = false;        // CUDA: kernels are brought up while the ones before them end
   int threads = 1;           // that have scratch memory
   int64_t slots = 0;  // CUDA: for the partial results of pieces
-  size_t pieces = 0;  // CUDA: int2 a query tile, its first slot and number of pieces
+  size_t cut = 0;            // CUDA: a query tile's first slot and number of pieces
+  int64_t merge_blocks = 0;  // CUDA: where the caller has a plan
   size_t scratch = 0;
   size_t scratch_bytes = 0;  // CPU: of a thread
   size_t partials = 0;       // wave_tiles * max_segments partial results

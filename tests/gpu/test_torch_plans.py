@@ -87,14 +87,15 @@ def test_sparse_with_lengths_that_differ() -> None:
     oracle.assert_rows(got[0].cpu(), exact.out, rounded.out)
 
 
-def items_and_tiles(plan: torch.Tensor, tiles: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The items that are used, and the query tiles' first slots and numbers of pieces."""
-    plan = plan.cpu()
-    cut = 4 * ((plan.numel() - 4 * PLAN_EXTRA_ITEMS) // 6 + PLAN_EXTRA_ITEMS)
-    items = plan[:cut].view(-1, 4)
+def items_and_cut(plan: torch.Tensor, tiles: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The items that are used, and of the query tiles that are cut: number, first slot, pieces."""
+    rows = plan.cpu().view(-1, 4)
+    header = rows.shape[0] - PLAN_EXTRA_ITEMS - 1
     sms = torch.cuda.get_device_properties(0).multi_processor_count
-    items = items[: tiles + min(sms, PLAN_EXTRA_ITEMS)]
-    return items[items[:, 0] >= 0], plan[cut:].view(-1, 2)[:tiles]
+    items = rows[: tiles + min(sms, PLAN_EXTRA_ITEMS)]
+    cut = rows[header + 1 :][: int(rows[header, 0]), :3]
+    assert int(rows[header, 1]) == (int(cut[:, 2].max()) if len(cut) else 1)
+    return items[items[:, 0] >= 0], cut
 
 
 def test_a_long_request_is_cut_and_short_ones_are_not() -> None:
@@ -104,9 +105,10 @@ def test_a_long_request_is_cut_and_short_ones_are_not() -> None:
     cache = torch.zeros(blocks, PAGE, 1, 576, dtype=torch.bfloat16, device=gpu_calls.DEVICE)
     table = torch.arange(blocks, dtype=torch.int32, device=gpu_calls.DEVICE).repeat(64, 1)
     plan = tilewise.dense_decode_plan(q, cache, table, on_gpu(i32(*lengths)))
-    items, tiles = items_and_tiles(plan, 64)
-    assert tiles[:63, 1].tolist() == [1] * 63
-    pieces = int(tiles[63, 1])
+    items, cut = items_and_cut(plan, 64)
+    assert cut.shape[0] == 1
+    tile, slot, pieces = cut[0].tolist()
+    assert tile == 63
     assert pieces >= 16
     assert items.shape[0] == 63 + pieces
     long = items[items[:, 0] == 63]
@@ -114,7 +116,7 @@ def test_a_long_request_is_cut_and_short_ones_are_not() -> None:
     assert long[0, 1] == 0
     assert torch.equal(long[1:, 1], long[:-1, 2])
     assert long[-1, 2] == 2**31 - 1
-    assert long[:, 3].tolist() == list(range(int(tiles[63, 0]), int(tiles[63, 0]) + pieces))
+    assert long[:, 3].tolist() == list(range(slot, slot + pieces))
     assert (items[items[:, 0] < 63][:, 3] == -1).all()
 
 
@@ -151,10 +153,8 @@ def test_the_callers_plan_is_filled_and_returned() -> None:
     new = tilewise.dense_decode_plan(*moved)
     own = torch.full_like(new, -7)
     assert tilewise.dense_decode_plan(*moved, plan=own) is own
-    items, tiles = items_and_tiles(own, len(RAGGED))
-    expected_items, expected_tiles = items_and_tiles(new, len(RAGGED))
-    assert torch.equal(items, expected_items)
-    assert torch.equal(tiles, expected_tiles)
+    for got, expected in zip(items_and_cut(own, len(RAGGED)), items_and_cut(new, len(RAGGED)), strict=True):
+        assert torch.equal(got, expected)
 
 
 @pytest.mark.parametrize(

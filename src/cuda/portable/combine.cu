@@ -18,10 +18,11 @@ struct CombineParams {
   softmax::LogBase base;
   DType partial_dtype;
   DType out_dtype;
+  int64_t num_units;
   int64_t num_partials;
   int64_t h_q;
   int64_t d_v;
-  int64_t n_groups;
+  CastGroups cast;
   RowTensor<const uint8_t> partials;
   RowTensor<const float> partial_lse;
   const float* sink;
@@ -71,20 +72,24 @@ __device__ float4 load_columns(const uint8_t* row, DType type, int64_t column) {
           __uint_as_float(pairs.y << 16), __uint_as_float(pairs.y & 0xFFFF0000u)};
 }
 
-__global__ void __launch_bounds__(kMergeThreads) combine_kernel(const __grid_constant__ CombineParams p) {
+__global__ void __launch_bounds__(32 * kMostGroups, 2) combine_kernel(const __grid_constant__ CombineParams p) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const MergePlace place = MergePlace::of(p.d_v);
-  const int64_t token = visit::quotient(place.row, p.h_q);
-  const int64_t head = visit::remainder(place.row, p.h_q);
+  const MergePlace place = MergePlace::of(p.num_partials);
+  const bool exists = place.unit < p.num_units;
+  const int64_t slices = (p.d_v + kSliceColumns - 1) / kSliceColumns;
+  const auto slice = static_cast<int>(visit::remainder(place.unit, slices));
+  const int64_t row = exists ? visit::quotient(place.unit, slices) : 0;
+  const int64_t token = visit::quotient(row, p.h_q);
+  const int64_t head = visit::remainder(row, p.h_q);
   const softmax::PartialState state = state_of_row(p, token, head, lane);
   const double lse = softmax::merged_lse(state, p.base);
   const double factor = p.has_sink ? softmax::sink_factor(lse, p.sink[head * p.sink_stride]) : 1.0;
-  RowValues<1> o{.v = {}, .first = place.slice};
+  RowValues<1> o{.v = {}, .first = slice};
   const int64_t column = o.column(0, lane);
   // A sink that takes all the weight leaves exact zeros.
-  const bool empty = softmax::is_lonely(state) || factor == 0.0;
-  const bool has_sum = add_up_pieces(
-      empty ? 0 : p.num_partials, place.group,
+  const bool empty = !exists || softmax::is_lonely(state) || factor == 0.0;
+  const bool has_sum = add_up_pieces<false>(
+      empty ? 0 : p.num_partials, place, [] {},
       [&](int64_t i) {
         const float own = *p.partial_lse.at(i, token, head);
         const double weight = softmax::partial_weight(state, own, p.base) * factor;
@@ -95,13 +100,13 @@ __global__ void __launch_bounds__(kMergeThreads) combine_kernel(const __grid_con
                               : float4{};
       },
       o);
-  if (!has_sum) return;
+  if (!has_sum || !exists) return;
   if (p.casts) {
-    store_fp8(p.fp8, p.h_q, p.n_groups, token, head, o, lane);
+    store_fp8(p.fp8, p.cast, token, head, o, lane);
   } else {
     store_values(o, p.out_dtype, p.out.at(0, token, head), lane, p.d_v);
   }
-  if (place.slice == 0 && lane == 0 && p.lse.data != nullptr) {
+  if (slice == 0 && lane == 0 && p.lse.data != nullptr) {
     *p.lse.at(0, token, head) = static_cast<float>(lse);
   }
 }
@@ -122,23 +127,25 @@ class PortableCombine final : public Kernel<Combine> {
   void run(const CombineProblem& problem, const RowsPlan&, const RunPlace& place) const override {
     const DeviceGuard device(place.device.index);
     const CombineShape& shape = problem.shape;
+    const int64_t units = shape.s_q * shape.h_q * visit::ceil_div(shape.d_v, kSliceColumns);
     const CombineParams params{.fp8 = problem,
                                .casts = shape.fp8,
                                .has_sink = shape.has_sink,
                                .base = shape.base2 ? softmax::LogBase::kTwo : softmax::LogBase::kE,
                                .partial_dtype = shape.partial_dtype,
                                .out_dtype = shape.out_dtype,
+                               .num_units = units,
                                .num_partials = shape.num_partials,
                                .h_q = shape.h_q,
                                .d_v = shape.d_v,
-                               .n_groups = shape.n_groups,
+                               .cast = CastGroups::of(shape.h_q, shape.fp8 ? shape.n_groups : 1),
                                .partials = problem.partials,
                                .partial_lse = problem.partial_lse,
                                .sink = problem.sink,
                                .sink_stride = problem.sink_stride,
                                .out = problem.out,
                                .lse = problem.lse};
-    const MergeGrid grid = merge_grid(shape.s_q * shape.h_q, shape.d_v, shape.num_partials);
+    const MergeGrid grid = merge_grid(units, shape.num_partials);
     launch({.op = shape.op.c_str(),
             .name = name().c_str(),
             .blocks = grid.blocks,

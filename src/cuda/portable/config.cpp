@@ -43,7 +43,8 @@ int64_t blocks_at_once(const ForwardConfig& config, const ForwardShape& shape, c
 
 PieceCosts piece_costs(const ForwardConfig& config, const ForwardShape& shape) {
   const int64_t products = int64_t{config.tile_rows} * config.tile_keys * 7 / 5;
-  return {.tile = 1'500 + products + (decodes(shape) ? 40 * config.tile_keys : 0)};
+  return {.tile = 1'500 + products + (decodes(shape) ? 80 * config.tile_keys : 0),
+          .merged_piece = config.tile_rows};
 }
 
 std::optional<int32_t> choose_config(const ForwardShape& shape, const Device& device) {

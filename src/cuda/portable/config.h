@@ -46,7 +46,7 @@ struct PieceCosts {
   int64_t tile = 0;  // a KV tile
   int64_t start_and_end = 10'000;
   int64_t merge = 6'000;
-  int64_t merged_piece = 40;
+  int64_t merged_piece = 0;  // of one query tile
 };
 PieceCosts piece_costs(const ForwardConfig& config, const ForwardShape& shape);
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "cuda/common/ptx.cuh"
+#include "cuda/portable/raw_layout.h"
 #include "formats/codec.h"
 #include "formats/record.h"
 
@@ -40,10 +41,8 @@ __device__ __forceinline__ uint4 decode_e2m1(uint32_t codes, float scale) {
   return {two(codes), two(codes >> 8), two(codes >> 16), two(codes >> 24)};
 }
 
-// The scale of a group of the scaled segment; `row` is the scales' row of their plane.
 template <formats::ScaleType kType>
-__device__ __forceinline__ float scale_of(const formats::Scales& scales, const uint8_t* row, int group) {
-  const uint8_t* place = row + formats::scale_offset(scales, group);
+__device__ __forceinline__ float stored_scale(const uint8_t* place) {
   if constexpr (kType == formats::ScaleType::kFp32) {
     return *reinterpret_cast<const float*>(place);
   } else {
@@ -51,53 +50,77 @@ __device__ __forceinline__ float scale_of(const formats::Scales& scales, const u
   }
 }
 
-// A segment by eight lanes, eight columns each at a time. `scales` is the row of their plane; `store(piece,
-// columns)` takes the columns 8 * piece ... of the token.
-template <formats::Element kElement, formats::ScaleType kType, class Store>
-__device__ __forceinline__ void decode_segment(const formats::RecordSpec& spec,
-                                               const formats::Segment& segment, const uint8_t* row,
-                                               const uint8_t* scales, int lane, const Store& store) {
-  const uint8_t* from = row + segment.offset;
-  const int group_shift = 31 - __clz(spec.scales.group | 1);
-#pragma unroll 4
-  for (int column = 8 * lane; column < segment.columns; column += 64) {
-    float scale = 1.0f;
-    if constexpr (kType != formats::ScaleType::kNone) {
-      scale = scale_of<kType>(spec.scales, scales, column >> group_shift);
-    }
-    uint4 columns;
-    if constexpr (kElement == formats::Element::kBf16) {
-      columns = *reinterpret_cast<const uint4*>(from + 2 * column);
-    } else if constexpr (kElement == formats::Element::kE4m3) {
-      columns = decode_e4m3(*reinterpret_cast<const uint2*>(from + column), scale);
-    } else {
-      columns = decode_e2m1(*reinterpret_cast<const uint32_t*>(from + column / 2), scale);
-    }
-    store((segment.first + column) / 8, columns);
+// The scale of a group; `scales` are a row's.
+template <formats::ScaleType kType>
+__device__ __forceinline__ float scale_of(const RawLayout& layout, const uint8_t* scales, int group) {
+  if constexpr (kType == formats::ScaleType::kNone) return 1.0f;
+  const int place = layout.scales_by_quarters ? 8 * (group & 3) + (group >> 2) : group;
+  return stored_scale<kType>(scales + place * formats::scale_bytes(kType));
+}
+
+// Eight columns of a segment.
+template <formats::Element kElement, formats::ScaleType kType>
+__device__ __forceinline__ uint4 decode_columns(const RawLayout& layout, const RawSegment& segment,
+                                                const uint8_t* row, int column) {
+  const uint8_t* from = row + segment.from;
+  const float scale = scale_of<kType>(layout, row + layout.scales_from, column >> layout.group_shift);
+  if constexpr (kElement == formats::Element::kBf16) {
+    return *reinterpret_cast<const uint4*>(from + 2 * column);
+  } else if constexpr (kElement == formats::Element::kE4m3) {
+    return decode_e4m3(*reinterpret_cast<const uint2*>(from + column), scale);
+  } else {
+    return decode_e2m1(*reinterpret_cast<const uint32_t*>(from + column / 2), scale);
   }
 }
 
-// A token whose planes lie one after another at `row` (16-byte aligned), by eight lanes. Segments and groups
-// are whole multiples of 64 and of 8 columns.
-template <class Store>
-__device__ __forceinline__ void decode_row(const formats::RecordSpec& spec, const uint8_t* row, int lane,
-                                           const Store& store) {
+// A segment of kRows raw rows, `stride` bytes apart, by eight lanes, eight columns each at a time.
+template <formats::Element kElement, formats::ScaleType kType, int kRows, class Store>
+__device__ __forceinline__ void decode_segment(const RawLayout& layout, const RawSegment& segment,
+                                               const uint8_t* rows, int stride, int lane, const Store& store) {
+  // Several are read before any is stored: to the compiler a store could change what is read.
+  constexpr int kAtOnce = 2;
+  const auto decode = [&]<int kPieces>(int i) {
+    uint4 columns[kRows][kPieces];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int j = 0; j < kPieces; ++j) {
+        columns[r][j] =
+            decode_columns<kElement, kType>(layout, segment, rows + r * stride, 8 * lane + 64 * (i + j));
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int j = 0; j < kPieces; ++j) store(r, segment.first / 8 + 8 * (i + j) + lane, columns[r][j]);
+    }
+  };
+  int i = 0;
+#pragma unroll 1
+  for (; i + kAtOnce <= segment.columns / 64; i += kAtOnce) decode.template operator()<kAtOnce>(i);
+  if (i < segment.columns / 64) decode.template operator()<1>(i);
+}
+
+// kRows raw rows, `stride` bytes apart (16-byte aligned), by eight lanes. store(row, piece, columns) takes the
+// columns 8 * piece ... of a token. Segments and groups are whole multiples of 64 and of 8 columns.
+template <int kRows, class Store>
+__device__ __forceinline__ void decode_rows(const RawLayout& layout, const uint8_t* rows, int stride, int lane,
+                                            const Store& store) {
   using formats::Element;
   using formats::ScaleType;
-  const uint8_t* scales = formats::plane_row(row, 1, spec, spec.scales.plane, 0);
-  for (int k = 0; k < spec.num_segments; ++k) {
-    const formats::Segment& segment = spec.segments[k];
-    const uint8_t* plane = formats::plane_row(row, 1, spec, segment.plane, 0);
+#pragma unroll 1
+  for (int k = 0; k < layout.num_segments; ++k) {
+    const RawSegment segment = layout.segments[k];
     const auto decode = [&]<Element kElement, ScaleType kType>() {
-      decode_segment<kElement, kType>(spec, segment, plane, scales, lane, store);
+      decode_segment<kElement, kType, kRows>(layout, segment, rows, stride, lane, store);
     };
     if (segment.element == Element::kBf16) {
       decode.template operator()<Element::kBf16, ScaleType::kNone>();
     } else if (segment.element == Element::kE2m1) {
       decode.template operator()<Element::kE2m1, ScaleType::kE4m3>();
-    } else if (!segment.scaled) {
+    } else if (segment.scale == ScaleType::kNone) {
       decode.template operator()<Element::kE4m3, ScaleType::kNone>();
-    } else if (spec.scales.type == ScaleType::kFp32) {
+    } else if (segment.scale == ScaleType::kFp32) {
       decode.template operator()<Element::kE4m3, ScaleType::kFp32>();
     } else {
       decode.template operator()<Element::kE4m3, ScaleType::kUe8m0>();

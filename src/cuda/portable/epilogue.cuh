@@ -37,6 +37,14 @@ struct RowPlace {
   int64_t head;
 };
 
+// Row r of a query tile: QueryTile's token and head, without a division.
+__device__ inline RowPlace place_in(const ForwardParams& p, const visit::QueryTile& tile, int32_t row) {
+  const auto r = static_cast<uint32_t>(tile.row_begin + row);
+  const uint32_t token = p.heads.quotient(r);
+  return {tile.request, int64_t{tile.first_token} + token,
+          int64_t{tile.kv_head} * p.heads.by + (r - token * p.heads.by)};
+}
+
 __device__ inline const float* cos_sin_of(const ForwardParams& p, int64_t token) {
   const int64_t position = p.tensors.positions[token * p.tensors.positions_stride];
   return p.tensors.cos_sin +
@@ -76,12 +84,21 @@ __device__ void rotate_back(const float* cos_sin, int lane, RowValues<kSlices>& 
 template <int kSlices>
 __device__ void finish_output(const ForwardParams& p, float factor, const float* cos_sin, int lane,
                               RowValues<kSlices>& o) {
+  const bool empty = factor == 0.0f;
 #pragma unroll
   for (int i = 0; i < kSlices; ++i) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) o.v[i][j] = factor == 0.0f ? 0.0f : o.v[i][j] * factor;
+    for (int j = 0; j < 4; ++j) o.v[i][j] *= factor;
   }
-  if (p.shape.fused && factor != 0.0f) rotate_back(cos_sin, lane, o);
+  if (empty) {
+#pragma unroll
+    for (int i = 0; i < kSlices; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) o.v[i][j] = 0.0f;
+    }
+  } else if (p.shape.fused) {
+    rotate_back(cos_sin, lane, o);
+  }
 }
 
 // Rows of fp32 may begin at any float; those of narrower types begin at 16 bytes.
@@ -113,14 +130,14 @@ __device__ void store_values(const RowValues<kSlices>& o, DType type, uint8_t* t
 
 // e4m3 codes and exponent bytes in the fused operators' layout.
 template <int kSlices>
-__device__ void store_fp8(const Fp8Tensors& t, int64_t h_q, int64_t n_groups, int64_t token, int64_t head,
+__device__ void store_fp8(const Fp8Tensors& t, const CastGroups& groups, int64_t token, int64_t head,
                           const RowValues<kSlices>& o, int lane) {
-  const auto size = static_cast<uint32_t>(visit::quotient(h_q, n_groups));
-  const auto group = static_cast<uint32_t>(head) / size;
+  const uint32_t size = groups.heads.by;
+  const uint32_t group = groups.heads.quotient(static_cast<uint32_t>(head));
   // From one slice to the next there are four cast groups of every head.
   const uint32_t first = (static_cast<uint32_t>(o.column(0, lane)) / kCastGroup) * size +
-                         static_cast<uint32_t>(head) % size;
-  uint8_t* codes = t.out_fp8 + (token * n_groups + group) * size * kFusedDim + first * kCastGroup +
+                         (static_cast<uint32_t>(head) - group * size);
+  uint8_t* codes = t.out_fp8 + (token * groups.count + group) * size * kFusedDim + first * kCastGroup +
                    4 * lane % kCastGroup;
   uint8_t* exponent = reinterpret_cast<uint8_t*>(t.out_sf + token * t.sf_stride_s + group * t.sf_stride_g +
                                                  first / 4 * t.sf_stride_c) +
@@ -179,7 +196,7 @@ __device__ void store_row_output(const ForwardParams& p, const RowPlace& row, fl
     if (t.out_bf16.data != nullptr) {
       store_values(o, DType::kBF16, reinterpret_cast<uint8_t*>(t.out_bf16.at(0, row.token, row.head)), lane);
     }
-    if (t.out_fp8 != nullptr) store_fp8(t, p.shape.h_q, p.shape.n_groups, row.token, row.head, o, lane);
+    if (t.out_fp8 != nullptr) store_fp8(t, p.cast, row.token, row.head, o, lane);
   } else {
     store_values(o, p.shape.out_dtype, t.out.at(row.request, row.token, row.head), lane);
   }

@@ -17,8 +17,10 @@
 namespace tilewise::cuda {
 namespace {
 
+/// With a plan the merge has as many blocks as run at the same time.
+constexpr int64_t kMergeBlocksOfSm = 2;
 /// From here on a kernel can be brought up before the one it waits for is done.
-constexpr int32_t kEarlyMergeCapability = 90;
+constexpr int32_t kEarlyCapability = 90;
 
 // Pieces of a row whose bits may not depend on the batch, in keys: those of a prefill are not cut.
 constexpr int64_t kInvariantPiece = 1024;
@@ -69,7 +71,7 @@ int64_t quickest_pieces(int64_t num_tiles, int64_t keys_tiles, const PieceCosts&
   int64_t least = std::numeric_limits<int64_t>::max();
   for (int64_t pieces = 1; pieces <= std::clamp<int64_t>(keys_tiles, 1, kMostPieces); ++pieces) {
     const int64_t waves = visit::ceil_div(num_tiles * pieces, at_once);
-    const int64_t merge = pieces == 1 ? 0 : costs.merge + pieces * costs.merged_piece;
+    const int64_t merge = pieces == 1 ? 0 : costs.merge + num_tiles * pieces * costs.merged_piece;
     const int64_t piece = visit::ceil_div(keys_tiles, pieces) * costs.tile + costs.start_and_end;
     if (waves * piece + merge >= least) continue;
     least = waves * piece + merge;
@@ -133,12 +135,15 @@ ForwardParams forward_params(const ForwardProblem& problem, const ForwardConfig&
   params.tiles = query_tiles(shape, config.tile_rows);
   params.tile_keys = config.tile_keys;
   params.num_tiles = static_cast<int32_t>(params.tiles.count());
+  params.heads = Divisor::of(params.tiles.heads);
+  params.cast = CastGroups::of(shape.h_q, shape.n_groups);
   params.main_page = Divisor::of(shape.main.page);
   params.extra_page = Divisor::of(shape.extra.page);
   params.main_slots = slots_of(shape.main);
   params.extra_slots = slots_of(shape.extra);
-  params.main_record = spec_of(shape.main, shape.d_qk);
-  params.extra_record = spec_of(shape.extra, shape.d_qk);
+  // Rows of a cache without a record are planes of a page of one.
+  params.main_raw = raw_layout(spec_of(shape.main, shape.d_qk), shape.dense ? 1 : shape.main.page);
+  params.extra_raw = raw_layout(spec_of(shape.extra, shape.d_qk), shape.extra.page);
   params.raw_row_bytes = decodes(shape) ? raw_row_bytes(shape) : 0;
   return params;
 }
@@ -168,16 +173,17 @@ class PortableForward final : public Kernel<Forward> {
     plan.tile_rows = config.tile_rows;
     plan.tile_keys = config.tile_keys;
     plan.num_tiles = query_tiles(shape, plan.tile_rows).count();
-    plan.early_merge = device.cuda_capability >= kEarlyMergeCapability;
+    plan.early = device.cuda_capability >= kEarlyCapability;
     const int64_t at_once = blocks_at_once(config, shape, device);
     if (shape.planned) {
       plan.items = plan.num_tiles + plan_extra_items(at_once);
+      plan.merge_blocks = int64_t{device.cuda_sms} * kMergeBlocksOfSm;
       book_partials(shape, plan_slots(plan.num_tiles, at_once), &plan, ledger);
       return plan;
     }
     choose_pieces(shape, config, at_once, &plan);
     if (merges(shape, plan)) {
-      plan.pieces = ledger.book<int2>(plan.num_tiles);
+      plan.cut = ledger.book<CutTile>(plan.num_tiles);
       book_partials(shape, plan.num_tiles * plan.max_segments, &plan, ledger);
     }
     return plan;
@@ -191,14 +197,17 @@ class PortableForward final : public Kernel<Forward> {
     params.min_piece = plan.min_piece;
     params.max_pieces = plan.max_segments;
     if (merges(shape, plan)) {
-      params.partials = {.tiles = granted<int2>(place.workspace, plan.pieces),
+      params.partials = {.cut = granted<CutTile>(place.workspace, plan.cut),
                          .out = granted<float>(place.workspace, plan.partials),
                          .state = granted<float2>(place.workspace, plan.scratch),
                          .slots = static_cast<int32_t>(plan.slots)};
     }
     if (shape.planned) {
-      params.items = plan_items(problem);
-      params.partials.tiles = plan_tiles(problem);
+      // The kernels only read it.
+      const PlanParts parts = parts_of_plan(const_cast<int32_t*>(problem.plan), shape);
+      params.items = parts.items;
+      params.plan_header = parts.header;
+      params.partials.cut = parts.cut;
     }
     const auto stream = static_cast<cudaStream_t>(place.stream.handle);
     launch_kernel({.op = shape.op.c_str(),
@@ -206,17 +215,19 @@ class PortableForward final : public Kernel<Forward> {
                    .blocks = shape.planned ? plan.items : plan.num_tiles * plan.max_segments,
                    .threads = config.warps * 32,
                    .shared_bytes = shared_bytes(config, shape),
-                   .stream = stream},
+                   .stream = stream,
+                   .early = plan.early},
                   instances_for(shape)[static_cast<size_t>(plan.config)](), &params);
     if (!merges(shape, plan)) return;
-    const int64_t pieces = shape.planned ? plan.items : plan.max_segments;
-    const MergeGrid grid = merge_grid(plan.num_tiles * plan.tile_rows, shape.d_v, pieces);
+    const int64_t units = plan.num_tiles * plan.tile_rows * (shape.d_v / kSliceColumns);
+    const MergeGrid grid = shape.planned ? MergeGrid{plan.merge_blocks, 32 * kMostGroups}
+                                         : merge_grid(units, plan.max_segments);
     launch_kernel({.op = shape.op.c_str(),
                    .name = "cuda_portable merge",
                    .blocks = grid.blocks,
                    .threads = grid.threads,
                    .stream = stream,
-                   .early = plan.early_merge},
+                   .early = plan.early},
                   merge_kernel_of_forward(), &params);
   }
 

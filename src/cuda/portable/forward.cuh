@@ -52,19 +52,21 @@ class ForwardBlock {
         column_group_(warp_ % kColumnGroups) {}
 
   __device__ void run() {
+    await_last_kernel();
     if (threadIdx.x == 0) find_work();
     __syncthreads();
     const visit::Range places = tiles_.places;
     if (places.begin < 0) return;
     KeySource<kDim, kKeys, kThreads, kRaw> source(p_, tiles_);
-    fetch_queries<kRows, kDim, kThreads>(p_, tile_, shared_ + at_.queries);
-    commit_copies();
+    if (places.begin < places.end) source.look_up(places.begin);
+    if (p_.shape.dense) fill_limits();
     start(source, places);
-    fetch_rotation(p_, tile_, rotation());
-    wait_copies<kAhead>();  // the queries are there
+    fetch_queries<kRows, kDim, kThreads>(p_, tile_, shared_ + at_.queries);
+    fetch_rotation(tiles_.cos_sin, rotation());
+    commit_copies();
+    wait_copies<0>();
     __syncthreads();
     finish_queries<kRows, kDim, kThreads>(p_, tile_, shared_ + at_.queries, rotation(), scale());
-    if (p_.shape.dense) fill_limits();
     __syncthreads();
     begin_rows();
     for (int32_t place = places.begin; place < places.end; ++place) {
@@ -102,7 +104,9 @@ class ForwardBlock {
     } else {
       const int32_t pieces = tiles.take_piece(p_, piece());
       tiles.slot = static_cast<int32_t>(blockIdx.x);
-      if (p_.partials.tiles != nullptr && piece() == 0) p_.partials.tiles[tile_index] = {tiles.slot, pieces};
+      if (p_.partials.cut != nullptr && piece() == 0) {
+        p_.partials.cut[tile_index] = {static_cast<int32_t>(tile_index), tiles.slot, pieces};
+      }
     }
     *reinterpret_cast<visit::QueryTile*>(shared_ + at_.tile) = tile;
     *reinterpret_cast<KeyTiles*>(shared_ + at_.key_tiles) = tiles;
@@ -141,10 +145,9 @@ class ForwardBlock {
   // A lane's accumulators belong to rows first_row() + 16 * m + 8 * half.
   __device__ int first_row() const { return row_group_ * kWarpRows + lane_ / 4; }
 
-  // Starts what is under way when the loop begins.
+  // Starts the copies of the first tiles; the first one was looked up.
   template <class Source>
   __device__ void start(Source& source, const visit::Range& places) {
-    if (places.begin < places.end) source.look_up(places.begin);
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       if (places.begin + i < places.end) {
@@ -513,7 +516,7 @@ class ForwardBlock {
     __syncthreads();
   }
 
-  __device__ RowPlace place_of(int row) const { return {tile_.request, tile_.token(row), tile_.head(row)}; }
+  __device__ RowPlace place_of(int row) const { return place_in(p_, tile_, row); }
   __device__ softmax::RowState state_of(int row) const { return {partial()[kRows + row], partial()[row]}; }
 
   __device__ void store_indexer_lse() {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "cuda/portable/epilogue.cuh"
 #include "cuda/portable/params.h"
 #include "visit/interval.h"
 #include "visit/rules.h"
@@ -38,6 +39,7 @@ struct KeyTiles {
   const int32_t* main_index = nullptr;
   const int32_t* extra_index = nullptr;
   int64_t head_offset = 0;
+  const float* cos_sin = nullptr;  // of the tile's one token, in fused operators
   // Of a block: its piece (begin < 0: none), whether that is all there is, otherwise where its partial result
   // goes.
   visit::Range places;
@@ -48,6 +50,7 @@ struct KeyTiles {
   __device__ static KeyTiles of(const ForwardParams& p, const visit::QueryTile& tile, int32_t tile_keys) {
     KeyTiles t;
     t.tile_keys = tile_keys;
+    if (p.shape.fused) t.cos_sin = cos_sin_of(p, tile.first_token);
     t.main_index = index_of(p.tensors.main, tile);
     t.extra_index = index_of(p.tensors.extra, tile);
     t.head_offset = tile.kv_head * p.tensors.main.head_stride;
@@ -59,8 +62,8 @@ struct KeyTiles {
       const int64_t length = length_of(cache, p.tensors.main, cache.width * cache.page);
       t.rule = visit::make_mask_rule(static_cast<int32_t>(p.shape.s_q), static_cast<int32_t>(length),
                                      p.shape.causal, p.shape.window.left, p.shape.window.right);
-      const visit::Range queries =
-          visit::queries_of_rows(tile.row_begin, tile.row_end, tile.group);
+      const visit::Range queries = {static_cast<int32_t>(p.heads.quotient(tile.row_begin)),
+                                    static_cast<int32_t>(p.heads.quotient(tile.row_end - 1)) + 1};
       t.needed = visit::keys_seen_by_any(t.rule, queries);
       t.visit = visit::visit_keys(t.rule, queries, t.tile_keys, visit::TileOrigin::kSequence);
       t.count = t.visit.count();

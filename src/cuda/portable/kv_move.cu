@@ -336,7 +336,8 @@ __device__ __forceinline__ uint4 decode_segment(const Place& place, int64_t page
     float scale = 1.0f;
     if constexpr (kIt.scaled) {
       const uint8_t* scales = row_at<L, kSpec.scales.plane>(place, page);
-      scale = scale_of<kSpec.scales.type>(kSpec.scales, scales, column / kSpec.scales.group);
+      scale = cuda::stored_scale<kSpec.scales.type>(
+          scales + formats::scale_offset(kSpec.scales, column / kSpec.scales.group));
     }
     if constexpr (kIt.element == Element::kE4m3) {
       return with_one_nan(decode_e4m3(*reinterpret_cast<const uint2*>(row + column), scale));

@@ -1,9 +1,8 @@
-// Adding up the weighted pieces of output rows, as the merge of split rows and combine_partials do. A warp
-// takes 128 columns of a row.
+// Adding up the weighted pieces of output rows, as the merge of split rows and combine_partials do.
 //
-//   at most 8 pieces   a block is four warps, one for each 128 columns
-//   more               a block is 16 warps for the same 128 columns; each adds up a 16th of the pieces, then
-//                      the first adds up their sums in order
+//   unit    128 columns of a row; merge_groups() warps share its pieces, each has a run of them, then the first
+//           adds up the sums of all in order
+//   block   at least four warps, of one unit or of several
 //
 // The order of a row's sums follows from the number of its own pieces alone.
 #pragma once
@@ -20,20 +19,18 @@ inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 
 // What a warp of a merge grid does.
 struct MergePlace {
-  int64_t row;
-  int slice;
-  int group;  // of the pieces
+  int64_t unit;
+  int64_t units_at_once;  // of the grid
+  int group;
+  int groups;  // of this launch: at least those of any row
 
-  __device__ static MergePlace of(int64_t columns) {
+  // `pieces`: the most that a unit of this launch has.
+  __device__ static MergePlace of(int64_t pieces) {
+    const int groups = merge_groups(pieces);
     const int warp = static_cast<int>(threadIdx.x) / 32;
-    const int64_t slices = (columns + kSliceColumns - 1) / kSliceColumns;
-    if (blockDim.x == kMergeThreads) {
-      return {visit::quotient(blockIdx.x, slices), static_cast<int>(visit::remainder(blockIdx.x, slices)),
-              warp};
-    }
-    const int64_t blocks = (slices + kSlicesOfBlock - 1) / kSlicesOfBlock;
-    const auto first = static_cast<int>(visit::remainder(blockIdx.x, blocks)) * kSlicesOfBlock;
-    return {visit::quotient(blockIdx.x, blocks), first + warp, 0};
+    const int units_of_block = static_cast<int>(blockDim.x) / 32 / groups;
+    return {int64_t{blockIdx.x} * units_of_block + warp / groups, int64_t{gridDim.x} * units_of_block,
+            warp % groups, groups};
   }
 };
 
@@ -44,29 +41,41 @@ struct PieceWeight {
 };
 
 // o = the sum of n pieces. weight_of(i): piece i's weight, asked of one lane; load(i): four columns of it.
-// Returns whether this warp has the sum. Called by all warps of a block alike.
-template <class WeightOf, class Load>
-__device__ bool add_up_pieces(int64_t n, int group, const WeightOf& weight_of, const Load& load,
-                              RowValues<1>& o) {
-  constexpr int kAtOnce = 8;
-  __shared__ float4 sums[kMergeGroups][32];
+// kAllCount: every piece does, so that the first ones are read before the weights are asked for; prepare() is
+// called in between, by all lanes. Returns whether this warp has the sum. Called by all warps of a block alike,
+// with n = 0 where there is no unit left.
+template <bool kAllCount, class Prepare, class WeightOf, class Load>
+__device__ bool add_up_pieces(int64_t n, const MergePlace& place, const Prepare& prepare,
+                              const WeightOf& weight_of, const Load& load, RowValues<1>& o) {
+  __shared__ float4 sums[kMostGroups][32];
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int groups = n <= kPiecesOfWarp ? 1 : kMergeGroups;
-  const int64_t end = group < groups ? n * (group + 1) / groups : 0;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int groups = merge_groups(n);
+  const int64_t begin = n * place.group / groups;
+  const int64_t end = place.group < groups ? n * (place.group + 1) / groups : begin;
   float4 sum{};
-  for (int64_t base = n * group / groups; base < end; base += 32) {
+  for (int64_t base = begin; base < end; base += 32) {
     const int count = static_cast<int>(visit::smaller(32, end - base));
-    const PieceWeight own = lane < count ? weight_of(base + lane) : PieceWeight{0.0f, false};
-    const unsigned counting = __ballot_sync(kAllLanes, own.counts);
-    for (int first = 0; first < count; first += kAtOnce) {
-      float4 v[kAtOnce];
+    unsigned counting = count == 32 ? kAllLanes : (1u << count) - 1;
+    float4 v[kPiecesOfWarp];
+    const auto read = [&](int first) {
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        v[i] = (counting >> first >> i & 1) != 0 ? load(base + first + i) : float4{};
+      for (int i = 0; i < kPiecesOfWarp; ++i) {
+        v[i] = first + i < count && (counting >> (first + i) & 1) != 0 ? load(base + first + i) : float4{};
       }
+    };
+    if constexpr (kAllCount) read(0);
+    if (base == begin) prepare();
+    const PieceWeight own = lane < count ? weight_of(base + lane) : PieceWeight{0.0f, false};
+    if constexpr (!kAllCount) {
+      counting = __ballot_sync(kAllLanes, own.counts);
+      read(0);
+    }
+    for (int first = 0; first < count; first += kPiecesOfWarp) {
+      if (first > 0) read(first);
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const float weight = __shfl_sync(kAllLanes, own.weight, first + i);
+      for (int i = 0; i < kPiecesOfWarp; ++i) {
+        const float weight = __shfl_sync(kAllLanes, own.weight, (first + i) % 32);
         sum.x = fmaf(v[i].x, weight, sum.x);
         sum.y = fmaf(v[i].y, weight, sum.y);
         sum.z = fmaf(v[i].z, weight, sum.z);
@@ -74,12 +83,12 @@ __device__ bool add_up_pieces(int64_t n, int group, const WeightOf& weight_of, c
       }
     }
   }
-  if (groups > 1) {
-    sums[group][lane] = sum;
+  if (place.groups > 1) {
+    __syncthreads();  // the last unit's sums have been read
+    sums[warp][lane] = sum;
     __syncthreads();
-    if (group > 0) return false;
-    for (int i = 1; i < kMergeGroups; ++i) {
-      const float4 other = sums[i][lane];
+    for (int i = 1; place.group == 0 && i < groups; ++i) {
+      const float4 other = sums[warp + i][lane];
       sum = {sum.x + other.x, sum.y + other.y, sum.z + other.z, sum.w + other.w};
     }
   }
@@ -87,7 +96,7 @@ __device__ bool add_up_pieces(int64_t n, int group, const WeightOf& weight_of, c
   o.v[0][1] = sum.y;
   o.v[0][2] = sum.z;
   o.v[0][3] = sum.w;
-  return group == 0;
+  return place.group == 0;
 }
 
 }  // namespace tilewise::cuda

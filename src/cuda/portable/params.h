@@ -4,15 +4,27 @@
 #include <cstdint>
 
 #include "cuda/portable/config.h"
-#include "formats/record.h"
+#include "cuda/portable/raw_layout.h"
 #include "ops/forward.h"
 #include "visit/query_tile.h"
 
 namespace tilewise::cuda {
 
+/// A query tile, the slot of its first piece's partial result, its pieces.
+struct alignas(16) CutTile {
+  int32_t tile = 0;
+  int32_t slot = 0;
+  int32_t pieces = 0;
+};
+
+struct alignas(16) PlanHeader {
+  int32_t cut_tiles = 0;
+  int32_t most_pieces = 0;
+};
+
 /// Output and softmax state of pieces that wait for their merge; null where no query tile has two.
 struct Partials {
-  int2* tiles = nullptr;    // [query tiles]: first slot, number of pieces
+  CutTile* cut = nullptr;   // [query tiles], or a plan's
   float* out = nullptr;     // [slots][tile_rows][512], not normalised
   float2* state = nullptr;  // [slots][tile_rows]: maximum, sum
   int32_t slots = 0;
@@ -35,6 +47,14 @@ struct Divisor {
   }
 };
 
+/// Heads whose cast outputs lie together.
+struct CastGroups {
+  int64_t count = 1;
+  Divisor heads;  // of a group
+
+  static CastGroups of(int64_t h_q, int64_t n_groups) { return {n_groups, Divisor::of(h_q / n_groups)}; }
+};
+
 struct ForwardParams {
   ForwardSizes shape;
   ForwardTensors tensors;
@@ -43,14 +63,17 @@ struct ForwardParams {
   int64_t min_piece = 1;   // KV tiles
   int64_t max_pieces = 1;  // of a query tile
   const int4* items = nullptr;  // of the caller's plan (ops/decode_plan.h): a block's; null: cut by shape
+  const PlanHeader* plan_header = nullptr;
   int32_t num_tiles = 0;
   Partials partials;  // where max_pieces > 1 or there is a plan
+  Divisor heads;  // query heads of a KV head
+  CastGroups cast;
   Divisor main_page;
   Divisor extra_page;
   int32_t main_slots = 0;  // entries of a list from here on do not exist
   int32_t extra_slots = 0;
-  formats::RecordSpec main_record{};
-  formats::RecordSpec extra_record{};
+  RawLayout main_raw;
+  RawLayout extra_raw;
   int32_t raw_row_bytes = 0;
 };
 

@@ -3,7 +3,7 @@
 //   1 a thread a query tile   how many KV tiles it visits; the largest number
 //   2 a warp a candidate      what it costs to cut the longest query tile into so many pieces, and the others
 //                             into pieces of the same length: waves of blocks, then the merge
-//   3 a thread a query tile   its pieces, their items and slots, by a running sum over the query tiles
+//   3 a thread a query tile   its pieces, their items and slots, by running sums over the query tiles
 #include <climits>
 
 #include "cuda/common/launch.h"
@@ -28,8 +28,7 @@ struct PlanParams {
   PieceCosts costs;
   int64_t at_once;
   int32_t num_items;
-  int4* items;
-  int2* tiles;
+  PlanParts plan;
 };
 
 __device__ int pieces_of_candidate(int i) {
@@ -58,14 +57,17 @@ __device__ uint32_t largest_of_block(uint32_t value) {
   return __reduce_max_sync(kAllLanes, of_warps[threadIdx.x % 32]);
 }
 
-// Step 1. Counts go into the plan itself, where they are replaced at the end.
+__device__ uint32_t key_tiles_of(const PlanParams& p, int32_t tile) {
+  return KeyTiles::of(p.forward, p.forward.tiles.at(tile), static_cast<int32_t>(p.forward.tile_keys)).count;
+}
+
+// Step 1. For step 2 the numbers are left where the items go.
 __device__ uint32_t count_key_tiles(const PlanParams& p) {
   uint32_t most = 0;
   for (int32_t i = threadIdx.x; i < p.forward.num_tiles; i += kThreads) {
-    const KeyTiles tiles = KeyTiles::of(p.forward, p.forward.tiles.at(i),
-                                        static_cast<int32_t>(p.forward.tile_keys));
-    p.tiles[i] = {0, tiles.count};
-    most = max(most, static_cast<uint32_t>(tiles.count));
+    const uint32_t count = key_tiles_of(p, i);
+    p.plan.items[i].x = static_cast<int>(count);
+    most = max(most, count);
   }
   most = largest_of_block(most);
   __syncthreads();
@@ -77,7 +79,7 @@ __device__ int64_t cost_of(const PlanParams& p, uint32_t length, int lane) {
   uint32_t items = 0;
   uint32_t most = 0;
   for (int32_t i = lane; i < p.forward.num_tiles; i += 32) {
-    const uint32_t pieces = EvenCut::of(p.tiles[i].y, length).pieces;
+    const uint32_t pieces = EvenCut::of(p.plan.items[i].x, length).pieces;
     items += pieces;
     most = max(most, pieces);
   }
@@ -85,7 +87,7 @@ __device__ int64_t cost_of(const PlanParams& p, uint32_t length, int lane) {
   most = __reduce_max_sync(kAllLanes, most);
   if (items > p.num_items) return LLONG_MAX;
   const int64_t waves = (items + p.at_once - 1) / p.at_once;
-  const int64_t merge = most == 1 ? 0 : p.costs.merge + most * p.costs.merged_piece;
+  const int64_t merge = most == 1 ? 0 : p.costs.merge + items * p.costs.merged_piece;
   return waves * (length * p.costs.tile + p.costs.start_and_end) + merge;
 }
 
@@ -105,56 +107,71 @@ __device__ uint32_t cheapest_length(const PlanParams& p, uint32_t longest) {
   return (longest + pieces - 1) / pieces;
 }
 
-struct ItemsAndSlots {
-  uint32_t items;
-  uint32_t slots;
+// Of query tiles: their items, the slots of those that are cut, and how many are.
+struct Sums {
+  uint32_t items = 0;
+  uint32_t slots = 0;
+  uint32_t cut = 0;
+
+  __device__ Sums operator+(const Sums& b) const { return {items + b.items, slots + b.slots, cut + b.cut}; }
 };
 
-// What comes before this thread's, and (in `all`) what all threads have together.
-__device__ ItemsAndSlots sum_before(ItemsAndSlots own, ItemsAndSlots& all) {
-  __shared__ ItemsAndSlots of_warps[kWarps];
+// The sum over the threads before this one, and (in `all`) over all threads.
+__device__ Sums sum_before(const Sums& own, Sums& all) {
+  __shared__ Sums of_warps[kWarps];
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  ItemsAndSlots sum = own;
+  Sums sum = own;
   for (int step = 1; step < 32; step *= 2) {
-    const uint32_t items = __shfl_up_sync(kAllLanes, sum.items, step);
-    const uint32_t slots = __shfl_up_sync(kAllLanes, sum.slots, step);
-    if (lane >= step) sum = {sum.items + items, sum.slots + slots};
+    const Sums other{__shfl_up_sync(kAllLanes, sum.items, step), __shfl_up_sync(kAllLanes, sum.slots, step),
+                     __shfl_up_sync(kAllLanes, sum.cut, step)};
+    if (lane >= step) sum = sum + other;
   }
   __syncthreads();  // the last call's sums have been read
   if (lane == 31) of_warps[warp] = sum;
   __syncthreads();
-  ItemsAndSlots before{sum.items - own.items, sum.slots - own.slots};
-  all = {0, 0};
+  Sums before{sum.items - own.items, sum.slots - own.slots, sum.cut - own.cut};
+  all = {};
   for (int i = 0; i < kWarps; ++i) {
-    if (i < warp) before = {before.items + of_warps[i].items, before.slots + of_warps[i].slots};
-    all = {all.items + of_warps[i].items, all.slots + of_warps[i].slots};
+    if (i < warp) before = before + of_warps[i];
+    all = all + of_warps[i];
   }
   return before;
 }
 
+// Step 3 for one query tile.
+__device__ void write_tile(const PlanParts& plan, int32_t tile, const EvenCut& cut, const Sums& before) {
+  const bool is_cut = cut.pieces > 1;
+  for (uint32_t k = 0; k < cut.pieces; ++k) {
+    const bool last = k + 1 == cut.pieces;
+    plan.items[before.items + k] = {tile, static_cast<int>(k * cut.step),
+                                    last ? INT_MAX : static_cast<int>((k + 1) * cut.step),
+                                    is_cut ? static_cast<int>(before.slots + k) : -1};
+  }
+  if (is_cut) {
+    plan.cut[before.cut] = {tile, static_cast<int32_t>(before.slots), static_cast<int32_t>(cut.pieces)};
+  }
+}
+
 __global__ void __launch_bounds__(kThreads) plan_kernel(const __grid_constant__ PlanParams p) {
   const uint32_t length = cheapest_length(p, count_key_tiles(p));
-  ItemsAndSlots done{0, 0};
+  Sums done;
+  uint32_t most = 0;
   for (int32_t base = 0; base < p.forward.num_tiles; base += kThreads) {
-    const int32_t i = base + static_cast<int32_t>(threadIdx.x);
-    const bool exists = i < p.forward.num_tiles;
-    const EvenCut cut = exists ? EvenCut::of(p.tiles[i].y, length) : EvenCut{0, 0};
-    ItemsAndSlots all{};
-    const ItemsAndSlots before = sum_before({cut.pieces, cut.pieces > 1 ? cut.pieces : 0}, all);
-    const uint32_t item = done.items + before.items;
-    const uint32_t slot = done.slots + before.slots;
-    for (uint32_t k = 0; k < cut.pieces; ++k) {
-      const bool last = k + 1 == cut.pieces;
-      p.items[item + k] = {i, static_cast<int>(k * cut.step),
-                           last ? INT_MAX : static_cast<int>((k + 1) * cut.step),
-                           cut.pieces > 1 ? static_cast<int>(slot + k) : -1};
-    }
-    if (exists) p.tiles[i] = {static_cast<int>(slot), static_cast<int>(cut.pieces)};
-    done = {done.items + all.items, done.slots + all.slots};
+    const int32_t tile = base + static_cast<int32_t>(threadIdx.x);
+    const EvenCut cut =
+        tile < p.forward.num_tiles ? EvenCut::of(key_tiles_of(p, tile), length) : EvenCut{0, 0};
+    Sums all;
+    const Sums before =
+        sum_before({cut.pieces, cut.pieces > 1 ? cut.pieces : 0, cut.pieces > 1 ? 1u : 0u}, all);
+    write_tile(p.plan, tile, cut, done + before);
+    done = done + all;
+    most = max(most, cut.pieces);
   }
+  most = largest_of_block(most);
+  if (threadIdx.x == 0) *p.plan.header = {static_cast<int32_t>(done.cut), static_cast<int32_t>(most)};
   for (int32_t i = static_cast<int32_t>(done.items + threadIdx.x); i < p.num_items; i += kThreads) {
-    p.items[i] = {-1, 0, 0, -1};
+    p.plan.items[i] = {-1, 0, 0, -1};
   }
 }
 
@@ -174,8 +191,7 @@ void make_decode_plan(const ForwardProblem& problem, const Device& device, int32
   params.at_once = blocks_at_once(config, shape, device);
   params.num_items =
       static_cast<int32_t>(params.forward.num_tiles + plan_extra_items(params.at_once));
-  params.items = reinterpret_cast<int4*>(plan);
-  params.tiles = reinterpret_cast<int2*>(plan + 4 * max_plan_items(shape));
+  params.plan = parts_of_plan(plan, shape);
   if (params.forward.num_tiles == 0) return;
   launch({.op = shape.op.c_str(),
           .name = "cuda_portable plan",

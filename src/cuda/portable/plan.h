@@ -1,11 +1,10 @@
-// Where the portable kernel finds its part of a caller's plan (ops/decode_plan.h).
+// The parts of a caller's plan (ops/decode_plan.h), as the portable kernel reads and writes them.
 #pragma once
-
-#include <vector_types.h>
 
 #include <algorithm>
 #include <cstdint>
 
+#include "cuda/portable/params.h"
 #include "ops/decode_plan.h"
 
 namespace tilewise::cuda {
@@ -19,12 +18,16 @@ inline int64_t plan_slots(int64_t num_tiles, int64_t blocks_at_once) {
   return extra + std::min(num_tiles, extra);
 }
 
-inline const int4* plan_items(const ForwardProblem& problem) {
-  return reinterpret_cast<const int4*>(problem.plan);
-}
-/// Only read.
-inline int2* plan_tiles(const ForwardProblem& problem) {
-  return reinterpret_cast<int2*>(const_cast<int32_t*>(problem.plan) + 4 * max_plan_items(problem.shape));
+struct PlanParts {
+  int4* items;
+  PlanHeader* header;
+  CutTile* cut;
+};
+
+inline PlanParts parts_of_plan(int32_t* plan, const ForwardShape& shape) {
+  int32_t* header = plan + 4 * max_plan_items(shape);
+  return {reinterpret_cast<int4*>(plan), reinterpret_cast<PlanHeader*>(header),
+          reinterpret_cast<CutTile*>(header + 4)};
 }
 
 }  // namespace tilewise::cuda

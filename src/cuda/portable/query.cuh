@@ -24,9 +24,10 @@ __device__ void fetch_queries(const ForwardParams& p, const visit::QueryTile& ti
   for (int row = static_cast<int>(threadIdx.x) / 8; row < kRows; row += kThreads / 8) {
     const bool exists = row < tile.rows();
     const int safe = exists ? row : 0;
-    const int64_t head = tile.head(safe);
-    int64_t at = tile.request * t.q_stride_b + tile.token(safe) * t.q_stride_s;
-    at += p.shape.fused ? (lane / 2 * p.shape.h_q + head) * 16 + lane % 2 * 8 : head * t.q_stride_h + lane * 8;
+    const RowPlace place = place_in(p, tile, safe);
+    int64_t at = place.request * t.q_stride_b + place.token * t.q_stride_s;
+    at += p.shape.fused ? (lane / 2 * p.shape.h_q + place.head) * 16 + lane % 2 * 8
+                        : place.head * t.q_stride_h + lane * 8;
     const uint8_t* from = static_cast<const uint8_t*>(t.q) + at * bytes;
 #pragma unroll
     for (int i = 0; i < kDim / 64; ++i, from += step) {
@@ -76,10 +77,10 @@ __device__ float transform_query(const ForwardParams& p, float cos, float sin, i
   return factor;
 }
 
-// Fused operators: the cos and sin of a tile's one token to shared memory, rotation [kRopeDim].
-__device__ inline void fetch_rotation(const ForwardParams& p, const visit::QueryTile& tile, float* rotation) {
-  if (p.shape.fused && threadIdx.x < kRopeDim) {
-    rotation[threadIdx.x] = cos_sin_of(p, tile.first_token)[threadIdx.x];
+// Fused operators: starts copying the cos and sin of a tile's one token to rotation [kRopeDim].
+__device__ inline void fetch_rotation(const float* cos_sin, float* rotation) {
+  if (cos_sin != nullptr && threadIdx.x < kRopeDim) {
+    copy_async_4(shared_address(rotation + threadIdx.x), cos_sin + threadIdx.x);
   }
 }
 

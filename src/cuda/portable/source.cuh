@@ -74,19 +74,17 @@ class KeySource {
 
   // Decodes the raw tile that has arrived. Only lanes that copied a row decode it.
   __device__ void decode(const uint8_t* raw, uint8_t* to) const {
-    const formats::RecordSpec& spec = fetched_extra_ ? p_.extra_record : p_.main_record;
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      decode_row(spec, raw + row(i) * p_.raw_row_bytes, lane(), [&](int piece, const uint4& columns) {
-        *reinterpret_cast<uint4*>(to + swizzled<kDim * 2>(row(i), piece)) = columns;
-      });
-    }
+    decode_rows<kRows>(fetched_extra_ ? p_.extra_raw : p_.main_raw, raw + row(0) * p_.raw_row_bytes,
+                       kRowsAtOnce * p_.raw_row_bytes, lane(),
+                       [&](int i, int piece, const uint4& columns) {
+                         *reinterpret_cast<uint4*>(to + swizzled<kDim * 2>(row(i), piece)) = columns;
+                       });
   }
 
  private:
   struct Token {
     const uint8_t* page = nullptr;  // of records: the page; otherwise the row. Null: there is none
-    int64_t offset = 0;             // in a page of records
+    uint32_t offset = 0;            // in a page of records
   };
 
   __device__ static int lane() { return threadIdx.x % 8; }
@@ -109,29 +107,26 @@ class KeySource {
     return {base + offset * cache.row_stride, 0};
   }
 
+  // Piece 8 * j + lane(), for every j: in the tile too they are 128 bytes apart.
   __device__ static void copy_row(uint32_t to, int row, const uint8_t* from, bool found) {
+    const uint32_t first = to + swizzled<kDim * 2>(row, lane());
+    const uint8_t* mine = from + 16 * lane();
 #pragma unroll
-    for (int j = 0; j < kDim / 64; ++j) {
-      const int piece = 8 * j + lane();
-      copy_async_16(to + swizzled<kDim * 2>(row, piece), from + 16 * piece, found);
-    }
+    for (int j = 0; j < kDim / 64; ++j) copy_async_16(first + 128 * j, mine + 128 * j, found);
   }
 
   // A token's planes, one after another.
-  __device__ void copy_record(uint32_t to, const uint8_t* page, int64_t offset, bool found) const {
-    const formats::RecordSpec& spec = next_.extra ? p_.extra_record : p_.main_record;
-    const int64_t tokens = p_.shape.dense ? 1 : next_.extra ? p_.extra_page.by : p_.main_page.by;
-    for (int plane = 0; plane < spec.num_planes; ++plane) {
-      const int32_t bytes = spec.plane_bytes[plane];
-      const uint8_t* from = found ? formats::plane_row(page, tokens, spec, plane, offset) : page;
-      for (int32_t at = 16 * lane(); at < bytes; at += 128) {
-        if (at + 16 <= bytes) {
-          copy_async_16(to + at, from + (found ? at : 0), found);
-        } else {
-          copy_async_8(to + at, from + (found ? at : 0), found);
-        }
-      }
-      to += bytes;
+  __device__ void copy_record(uint32_t to, const uint8_t* page, uint32_t offset, bool found) const {
+    const RawLayout& layout = next_.extra ? p_.extra_raw : p_.main_raw;
+#pragma unroll 1
+    for (int i = 0; i < layout.num_planes; ++i) {
+      const RawPlane plane = layout.planes[i];
+      const uint8_t* from = found ? page + plane.page_offset + int64_t{offset} * plane.bytes : page;
+      const int step = found ? 1 : 0;  // without a read every piece comes from the same address
+      int at = 16 * lane();
+#pragma unroll 2
+      for (; at + 16 <= plane.bytes; at += 128) copy_async_16(to + plane.to + at, from + step * at, found);
+      if (at < plane.bytes) copy_async_8(to + plane.to + at, from + step * at, found);
     }
   }
 
