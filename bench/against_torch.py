@@ -20,7 +20,7 @@ from collections.abc import Callable
 import tilewise
 import torch
 import training_cases
-from machine import describe_machine
+from machine import cpu_flags, describe_machine
 from torch import Tensor
 from training_cases import Case
 
@@ -274,7 +274,10 @@ def main() -> int:
     options = parser.parse_args()
     if options.no_amx and os.environ.get("ONEDNN_MAX_CPU_ISA") != "AVX512_CORE_BF16":
         # oneDNN reads it when it is first used, the library when it plans.
-        environment = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", "TILEWISE_KERNEL": "cpu_avx512"}
+        environment = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
+        # Without AMX the library's own choice is the best; processors with AMX add bf16 products slowly.
+        if "amx_bf16" in cpu_flags():
+            environment["TILEWISE_KERNEL"] = "cpu_avx512"
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **environment})
 
     torch.manual_seed(0)

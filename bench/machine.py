@@ -22,10 +22,15 @@ def commit() -> str:
     return result.stdout.strip() or "unknown"
 
 
-def cpu_model() -> str:
+def cpu_entry(name: str) -> str:
     """As /proc/cpuinfo has it."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(name)), "unknown")
+
+
+def cpu_flags() -> list[str]:
+    """The names of the processor's extensions."""
+    return cpu_entry("flags").split()
 
 
 def device_name(device: torch.device) -> str:
@@ -38,6 +43,6 @@ def describe_machine() -> dict[str, object]:
         "tilewise": tilewise.__version__,
         "commit": commit(),
         "torch": torch.__version__,
-        "cpu": cpu_model(),
+        "cpu": cpu_entry("model name"),
         "cpus": os.cpu_count(),
     }

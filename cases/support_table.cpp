@@ -119,7 +119,7 @@ std::string kernels_for(const Case& c, const Device& device) {
 
 Device every_instruction_set() {
   Device device;
-  device.cpu_features = kCpuBaseline | kCpuSse4 | kCpuAvx2 | kCpuAvx512 | kCpuAmxBf16;
+  device.cpu_features = kCpuBaseline | kCpuSse4 | kCpuAvx2 | kCpuAvx512 | kCpuAvx512Bf16 | kCpuAmxBf16;
   return device;
 }
 

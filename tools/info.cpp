@@ -31,7 +31,7 @@ Case typical_case(Op op) {
 }
 
 std::string verdict_line(const std::string& kernel, const std::string& refusal) {
-  return fmt::format("  {:<14}{}\n", kernel, refusal.empty() ? "supported" : "refused: " + refusal);
+  return fmt::format("  {:<17}{}\n", kernel, refusal.empty() ? "supported" : "refused: " + refusal);
 }
 
 std::string kernel_table(const std::vector<KernelVerdict>& verdicts) {

@@ -23,9 +23,10 @@ std::string to_string(DeviceId id);
 enum CpuFeature : uint32_t {
   kCpuBaseline = 1u << 0,  ///< whatever the compiler may assume everywhere
   kCpuSse4 = 1u << 1,
-  kCpuAvx2 = 1u << 2,     ///< AVX2, FMA, F16C
-  kCpuAvx512 = 1u << 3,   ///< AVX-512 F, BW, CD, DQ, VL
-  kCpuAmxBf16 = 1u << 4,  ///< AMX's tile registers and bf16 products, with AVX-512 BF16
+  kCpuAvx2 = 1u << 2,        ///< AVX2, FMA, F16C
+  kCpuAvx512 = 1u << 3,      ///< AVX-512 F, BW, CD, DQ, VL
+  kCpuAmxBf16 = 1u << 4,     ///< AMX's tile registers and bf16 products, with AVX-512 BF16
+  kCpuAvx512Bf16 = 1u << 5,  ///< AVX-512's bf16 products
 };
 
 /// What plan() needs to know of a device. A plain value: it can be made by hand to plan for another machine.

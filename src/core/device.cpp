@@ -5,7 +5,7 @@
 #include <hwy/targets.h>
 #include <omp.h>
 
-#include "core/amx_permission.h"
+#include "core/cpu_bf16.h"
 
 namespace tilewise {
 namespace {
@@ -17,8 +17,8 @@ struct Feature {
 };
 
 constexpr Feature kFeatures[] = {
-    {kCpuBaseline, 0, "baseline"},    {kCpuSse4, HWY_SSE4, "sse4"}, {kCpuAvx2, HWY_AVX2, "avx2"},
-    {kCpuAvx512, HWY_AVX3, "avx512"}, {kCpuAmxBf16, 0, "amx_bf16"},
+    {kCpuBaseline, 0, "baseline"},    {kCpuSse4, HWY_SSE4, "sse4"},       {kCpuAvx2, HWY_AVX2, "avx2"},
+    {kCpuAvx512, HWY_AVX3, "avx512"}, {kCpuAvx512Bf16, 0, "avx512_bf16"}, {kCpuAmxBf16, 0, "amx_bf16"},
 };
 
 }  // namespace
@@ -33,7 +33,10 @@ Device Device::cpu() {
   for (const Feature& feature : kFeatures) {
     if ((targets & feature.target) != 0) device.cpu_features |= feature.bit;
   }
-  if ((targets & HWY_AVX3) != 0 && amx_is_usable()) device.cpu_features |= kCpuAmxBf16;
+  if ((targets & HWY_AVX3) != 0) {
+    if (avx512_bf16_is_usable()) device.cpu_features |= kCpuAvx512Bf16;
+    if (amx_is_usable()) device.cpu_features |= kCpuAmxBf16;
+  }
   device.threads = omp_get_max_threads();
   return device;
 }

@@ -3,7 +3,7 @@
 #include <bit>
 #include <vector>
 
-#include "cpu/tile/amx.h"
+#include "cpu/tile/bf16.h"
 #include "cpu/tile/simd.h"
 
 namespace tilewise::cpu {
@@ -20,6 +20,7 @@ const Ops* table_of(const TargetTables<Ops>& tables, CpuFeature feature) {
       return tables.sse4;
     case kCpuBaseline:
       return tables.baseline;
+    case kCpuAvx512Bf16:
     case kCpuAmxBf16:
       break;
   }
@@ -43,18 +44,25 @@ std::vector<Isa> make_isas() {
   return all;
 }
 
+/// AVX-512 with other tile products.
+Isa bf16_isa(const Isa& avx512, const char* kernel, CpuFeature feature, const TileOps* tile) {
+  Isa isa = avx512;
+  isa.kernel = kernel;
+  isa.features |= feature;
+  isa.tile = tile;
+  isa.softmax = bf16_softmax_ops();
+  isa.gradient = bf16_gradient_ops();
+  return isa;
+}
+
 std::vector<Isa> make_tile_isas() {
-  std::vector<Isa> all(isas().begin(), isas().end());
-  // AMX multiplies; everything else stays AVX-512.
-  if (amx_tile_ops() != nullptr && all.front().features == kCpuAvx512) {
-    Isa amx = all.front();
-    amx.kernel = "cpu_amx";
-    amx.features |= kCpuAmxBf16;
-    amx.tile = amx_tile_ops();
-    amx.softmax = amx_softmax_ops();
-    amx.gradient = amx_gradient_ops();
-    all.insert(all.begin(), amx);
+  std::vector<Isa> all;
+  const Isa& best = isas().front();
+  if (amx_tile_ops() != nullptr && best.features == kCpuAvx512) {
+    all.push_back(bf16_isa(best, "cpu_amx", kCpuAmxBf16, amx_tile_ops()));
+    all.push_back(bf16_isa(best, "cpu_avx512_bf16", kCpuAvx512Bf16, dot_tile_ops()));
   }
+  all.insert(all.end(), isas().begin(), isas().end());
   return all;
 }
 
@@ -62,6 +70,8 @@ const char* feature_text(CpuFeature feature) {
   switch (feature) {
     case kCpuAmxBf16:
       return "AMX-BF16 with AVX-512 BF16, and the operating system's permission";
+    case kCpuAvx512Bf16:
+      return "AVX-512 BF16";
     case kCpuAvx512:
       return "AVX-512 (F, BW, CD, DQ, VL)";
     case kCpuAvx2:

@@ -940,7 +940,7 @@ static void test_options(void) {
   p.args.kernel = "none";
   expect_refused(tilewise_sparse_prefill_fwd(&p.args, NULL, 0), kTilewiseInvalidArgument,
                  "sparse_prefill_fwd: kernel must be " GPU_ROWS
-                 "cpu_amx, cpu_avx512, cpu_avx2, cpu_sse4 or cpu_baseline, got none");
+                 "cpu_amx, cpu_avx512_bf16, cpu_avx512, cpu_avx2, cpu_sse4 or cpu_baseline, got none");
   p.args.kernel = NULL;
   p.args.threads = -1;
   expect_refused(tilewise_sparse_prefill_fwd(&p.args, NULL, 0), kTilewiseInvalidArgument,

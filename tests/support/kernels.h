@@ -12,7 +12,13 @@
 
 namespace tilewise::testing {
 
-/// Whether a call, given as a variant of argument structs, multiplies tiles of bf16: AMX does nothing else.
+/// Whether a kernel multiplies tiles of bf16 and of no other type.
+inline bool is_bf16_kernel(const std::string& kernel) {
+  return kernel == "cpu_amx" || kernel == "cpu_avx512_bf16";
+}
+
+/// Whether a call, given as a variant of argument structs, multiplies tiles of bf16: AMX and AVX-512 BF16 do
+/// nothing else.
 template <class Args>
 bool multiplies_bf16(const Args& args) {
   return std::visit(
@@ -31,7 +37,9 @@ inline std::vector<std::string> kernels_of(const Device& device, bool bf16_produ
                                                        {kCpuAvx2, "cpu_avx2"},
                                                        {kCpuSse4, "cpu_sse4"},
                                                        {kCpuBaseline, "cpu_baseline"}};
-  if (bf16_products) all.insert(all.begin(), {kCpuAmxBf16, "cpu_amx"});
+  if (bf16_products) {
+    all.insert(all.begin(), {{kCpuAmxBf16, "cpu_amx"}, {kCpuAvx512Bf16, "cpu_avx512_bf16"}});
+  }
   std::vector<std::string> names;
   for (const auto& [feature, name] : all) {
     if ((device.cpu_features & feature) != 0) names.push_back(name);
@@ -42,7 +50,7 @@ inline std::vector<std::string> kernels_of(const Device& device, bool bf16_produ
 /// All rows of the table of such calls, best first, on any machine. Written out as well.
 inline std::vector<std::string> table_rows(bool bf16_products) {
   std::vector<std::string> names = {"cpu_avx512", "cpu_avx2", "cpu_sse4", "cpu_baseline"};
-  if (bf16_products) names.insert(names.begin(), "cpu_amx");
+  if (bf16_products) names.insert(names.begin(), {"cpu_amx", "cpu_avx512_bf16"});
   if (cuda::kBuilt) names.insert(names.begin(), "cuda_portable");
   return names;
 }

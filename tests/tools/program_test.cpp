@@ -137,7 +137,7 @@ TEST(Info, ExplainsCasesAndOperators) {
   EXPECT_THAT(outcome.out, HasSubstr("\nplan: append_kv: kernel "));
   outcome = run_program("info --explain permute_wv_proj");
   EXPECT_EQ(outcome.status, 0);
-  EXPECT_EQ(outcome.out, "permute_wv_proj\n  cpu           supported\nno plan\n");
+  EXPECT_EQ(outcome.out, "permute_wv_proj\n  cpu              supported\nno plan\n");
   outcome = run_program("info --explain dense_prefill_bwd");
   EXPECT_EQ(outcome.status, 0);
   EXPECT_THAT(outcome.out, StartsWith("dense_prefill_bwd\n  cpu_"));
@@ -149,7 +149,7 @@ TEST(Info, TheTableIsPrintedBesideTheErrorOfAForcedKernel) {
   const Outcome outcome = run_program("info --explain sparse_decode");
   unsetenv("TILEWISE_KERNEL");
   EXPECT_EQ(outcome.status, 1);
-  EXPECT_THAT(outcome.out, HasSubstr("\n  cpu_baseline  supported\n"));
+  EXPECT_THAT(outcome.out, HasSubstr("\n  cpu_baseline     supported\n"));
   EXPECT_EQ(outcome.err,
             "tilewise: sparse_decode: kernel must be " + testing::table_text(true) + ", got cpu_avx22\n");
 }

@@ -17,7 +17,7 @@ namespace {
 using namespace cases;
 
 bool has_kernel_for(const std::string& kernel, const SequenceCase& c) {
-  return kernel != "cpu_amx" || c.dtype != DType::kFP16;
+  return !testing::is_bf16_kernel(kernel) || c.dtype != DType::kFP16;
 }
 
 PlanOptions with_threads(int threads) {

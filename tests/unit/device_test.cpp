@@ -18,8 +18,8 @@ TEST(Device, Texts) {
   EXPECT_EQ(to_string(Device{}), "cpu, 1 thread, baseline");
   Device device;
   device.threads = 2;
-  device.cpu_features = kCpuBaseline | kCpuSse4 | kCpuAvx2 | kCpuAvx512 | kCpuAmxBf16;
-  EXPECT_EQ(to_string(device), "cpu, 2 threads, baseline sse4 avx2 avx512 amx_bf16");
+  device.cpu_features = kCpuBaseline | kCpuSse4 | kCpuAvx2 | kCpuAvx512 | kCpuAvx512Bf16 | kCpuAmxBf16;
+  EXPECT_EQ(to_string(device), "cpu, 2 threads, baseline sse4 avx2 avx512 avx512_bf16 amx_bf16");
   device.id = {DeviceType::kCuda, 1};
   device.cuda_capability = 90;
   device.cuda_sms = 132;
@@ -46,6 +46,7 @@ TEST(Device, CpuOfThisMachine) {
   EXPECT_NE(device.cpu_features & kCpuBaseline, 0u);
   std::ifstream file("/proc/cpuinfo");
   const std::string cpuinfo(std::istreambuf_iterator<char>(file), {});
+  EXPECT_EQ((device.cpu_features & kCpuAvx512Bf16) != 0, cpuinfo.find(" avx512_bf16") != std::string::npos);
   EXPECT_EQ((device.cpu_features & kCpuAmxBf16) != 0, cpuinfo.find(" amx_bf16") != std::string::npos);
 }
 

@@ -7,10 +7,10 @@
 //             results wait in the workspace for the merge. Both do the same arithmetic in the same order.
 //
 //   scratch of a thread, bytes at 128 rows, d 576     lifetime
-//     packed_q   Q, as the products want it  294,912   a query tile; half of it with AMX
+//     packed_q   Q, as the products want it  294,912   a query tile; half of it in bf16
 //     kv         bf16 (fp16: fp32) tile      294,912   a KV tile
-//     scores     S^T; P^T but with AMX         131,072   a KV tile
-//     weights    P in bf16, AMX alone         65,536   a KV tile
+//     scores     S^T; P^T of fp32            131,072   a KV tile
+//     weights    P of bf16                   65,536   a KV tile
 //     piece      fp32 O of a piece           294,912   a piece; holds the unpacked Q before
 //     total      fp32 O of the tile          270,336   a query tile
 #include "cpu/forward/kernel.h"

@@ -16,11 +16,11 @@
 //     dkv        fp32 sums                            75,497,472
 //   scratch of a thread, bytes at 128 heads, d 576
 //     kv         bf16 K                                  294,912
-//     s, dp      S^T and dP^T                            262,144   P and dS but with AMX
-//     weights    P and dS in bf16, AMX alone             196,608
+//     s, dp      S^T and dP^T                            262,144   P and dS of fp32
+//     weights    P and dS of bf16                        196,608
 //     part       fp32                                    606,208   before the loop: unpacked Q, dO and O
 //     rows       bf16 Q and dO, for each 128 heads       278,528
-//     packed     the same for the scores                 557,056   half of it with AMX
+//     packed     the same for the scores                 557,056   half of it in bf16
 //     dq         fp32                                    303,104
 #include "cpu/sparse_backward/kernel.h"
 

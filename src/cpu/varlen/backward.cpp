@@ -23,9 +23,9 @@
 //   scratch of a thread                       bytes at 192/128, tiles of 128 x 256
 //     kv         bf16 (fp16: fp32) K and V      163,840
 //     rows       the same of Q and dO            81,920
-//     packed     Q and dO                       163,840   half of it with AMX
-//     s, dp      S^T and dP^T                   262,144   P and dS but with AMX
-//     weights    P and dS in bf16, AMX alone    196,608
+//     packed     Q and dO                       163,840   half of it in bf16
+//     s, dp      S^T and dP^T                   262,144   P and dS of fp32
+//     weights    P and dS of bf16               196,608
 //     dk, dv     fp32                           360,448
 //     dq         fp32, of one pair of tiles     106,496
 #include <omp.h>

@@ -8,9 +8,9 @@
 //
 //   scratch of a thread, bytes at 192/128           lifetime
 //     kv         bf16 (fp16: fp32) K and V  163,840   a key tile
-//     scores     S^T; P^T but with AMX      131,072   a query tile's key tile; the unpacked Q before
-//     weights    P in bf16, AMX alone        65,536   likewise
-//     4 x        packed Q                    98,304   a query tile; half of it with AMX
+//     scores     S^T; P^T of fp32           131,072   a query tile's key tile; the unpacked Q before
+//     weights    P of bf16                   65,536   likewise
+//     4 x        packed Q                    98,304   a query tile; half of it in bf16
 //                fp32 O                      73,728   a query tile
 //                state, block list
 #include <omp.h>

@@ -1,12 +1,12 @@
-// The gradient of the scores over a tile, left as the bf16 registers that AMX multiplies. Scores lie as
+// The gradient of the scores over a tile, left as the bf16 registers that are multiplied. Scores lie as
 // [key][row]. By keys, a register row is 32 neighbouring rows of one key: two vectors, as they are computed.
 // By rows it is 32 keys of one row: 16 x 16 transpositions, as in the softmax.
-#include "cpu/tile/amx.h"
+#include "cpu/tile/bf16.h"
 
 #if defined(__x86_64__)
 #include <algorithm>
 
-#include "cpu/tile/amx-inl.h"
+#include "cpu/tile/bf16-inl.h"
 
 namespace tilewise::cpu {
 namespace {
@@ -29,7 +29,7 @@ struct GradientVector {
   __m512 delta;
   Keys keys;
 
-  TW_AMX Element at(int64_t key) const {
+  TW_BF16 Element at(int64_t key) const {
     if (key >= count) return {_mm512_setzero_ps(), _mm512_setzero_ps()};
     const __m512 x = _mm512_sub_ps(_mm512_mul_ps(_mm512_loadu_ps(s + key * ld), scale), lse);
     const __mmask16 seen = keys.at(key);
@@ -40,7 +40,7 @@ struct GradientVector {
 };
 
 AllKeys limits_of(const GradientRows&, int64_t, const AllKeys&) { return {}; }
-TW_AMX KeyLimits limits_of(const GradientRows& state, int64_t row, const KeyLimits&) {
+TW_BF16 KeyLimits limits_of(const GradientRows& state, int64_t row, const KeyLimits&) {
   return {_mm512_loadu_si512(state.first + row), _mm512_loadu_si512(state.last + row)};
 }
 
@@ -52,10 +52,10 @@ struct Registers {
 };
 
 template <class Keys>
-TW_AMX void gradient_tile_of(const float* s, const float* dp, int64_t count, int64_t rows, float score_scale,
-                             const GradientRows& state, const Registers& to, float* key_sums) {
+TW_BF16 void gradient_tile_of(const float* s, const float* dp, int64_t count, int64_t rows, float score_scale,
+                              const GradientRows& state, const Registers& to, float* key_sums) {
   const __m512 scale = _mm512_set1_ps(score_scale);
-  const auto vector_at = [&](int64_t row) TW_AMX {
+  const auto vector_at = [&](int64_t row) TW_BF16 {
     return GradientVector<Keys>{s + row,
                                 dp + row,
                                 rows,
@@ -103,8 +103,8 @@ TW_AMX void gradient_tile_of(const float* s, const float* dp, int64_t count, int
   }
 }
 
-TW_AMX void gradient_tile(float* s, float* dp, int64_t keys, int64_t rows, float scale,
-                          const GradientRows& state, const GradientWeights& to, float* key_sums) {
+TW_BF16 void gradient_tile(float* s, float* dp, int64_t keys, int64_t rows, float scale,
+                           const GradientRows& state, const GradientWeights& to, float* key_sums) {
   const Registers registers{static_cast<uint16_t*>(to.p_keys), static_cast<uint16_t*>(to.ds_keys),
                             static_cast<uint16_t*>(to.ds_rows)};
   const auto tile = state.first == nullptr ? gradient_tile_of<AllKeys> : gradient_tile_of<KeyLimits>;
@@ -122,7 +122,7 @@ size_t rows_bytes(int64_t keys, int64_t rows) {
 
 }  // namespace
 
-const GradientOps* amx_gradient_ops() {
+const GradientOps* bf16_gradient_ops() {
   static constexpr GradientOps kOps = {gradient_tile, keys_bytes, rows_bytes};
   return &kOps;
 }
@@ -131,6 +131,6 @@ const GradientOps* amx_gradient_ops() {
 
 #else
 namespace tilewise::cpu {
-const GradientOps* amx_gradient_ops() { return nullptr; }
+const GradientOps* bf16_gradient_ops() { return nullptr; }
 }  // namespace tilewise::cpu
 #endif

@@ -1,4 +1,4 @@
-#include "core/amx_permission.h"
+#include "core/cpu_bf16.h"
 
 #include <cstdint>
 
@@ -13,18 +13,25 @@ namespace {
 
 #if defined(__x86_64__) && defined(__linux__)
 
-bool has_amx_and_avx512() {
+struct Registers {
   uint32_t a = 0;
   uint32_t b = 0;
   uint32_t c = 0;
   uint32_t d = 0;
-  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
-  constexpr uint32_t kAmxBf16 = 1u << 22;
-  constexpr uint32_t kAmxTile = 1u << 24;
-  if ((d & kAmxBf16) == 0 || (d & kAmxTile) == 0) return false;
-  if (__get_cpuid_count(7, 1, &a, &b, &c, &d) == 0) return false;
-  constexpr uint32_t kAvx512Bf16 = 1u << 5;
-  return (a & kAvx512Bf16) != 0;
+};
+
+/// What the processor says of its extensions; zeros where it knows no such page.
+Registers extensions(uint32_t page) {
+  Registers r;
+  __get_cpuid_count(7, page, &r.a, &r.b, &r.c, &r.d);
+  return r;
+}
+
+bool has_avx512_bf16() { return (extensions(1).a & 1u << 5) != 0; }
+
+bool has_amx() {
+  constexpr uint32_t kTileAndBf16 = 1u << 24 | 1u << 22;
+  return (extensions(0).d & kTileAndBf16) == kTileAndBf16;
 }
 
 bool ask_for_tile_registers() {
@@ -35,15 +42,18 @@ bool ask_for_tile_registers() {
 
 #else
 
-bool has_amx_and_avx512() { return false; }
+bool has_avx512_bf16() { return false; }
+bool has_amx() { return false; }
 bool ask_for_tile_registers() { return false; }
 
 #endif
 
 }  // namespace
 
+bool avx512_bf16_is_usable() { return has_avx512_bf16(); }
+
 bool amx_is_usable() {
-  static const bool usable = has_amx_and_avx512() && ask_for_tile_registers();
+  static const bool usable = has_avx512_bf16() && has_amx() && ask_for_tile_registers();
   return usable;
 }
 

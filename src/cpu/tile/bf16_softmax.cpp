@@ -1,13 +1,13 @@
-// The online softmax over a tile of scores that leaves P as the bf16 registers which AMX multiplies:
+// The online softmax over a tile of scores that leaves P as the bf16 registers that are multiplied:
 // [row][key], while the scores lie as [key][row]. A vector holds 16 neighbouring rows; 32 keys of them make
 // one register.
-#include "cpu/tile/amx.h"
+#include "cpu/tile/bf16.h"
 
 #if defined(__x86_64__)
 #include <algorithm>
 #include <limits>
 
-#include "cpu/tile/amx-inl.h"
+#include "cpu/tile/bf16-inl.h"
 
 namespace tilewise::cpu {
 namespace {
@@ -22,7 +22,7 @@ struct Scores {
   Keys keys;
 
   /// The greatest scaled score so far; where a score is NaN, NaN or any number.
-  TW_AMX __m512 max(__m512 before) const {
+  TW_BF16 __m512 max(__m512 before) const {
     __m512 m[4] = {before, before, before, before};
     for (int64_t k = 0; k < count; k += 4) {
       for (int64_t i = 0; i < std::min<int64_t>(4, count - k); ++i) {
@@ -34,7 +34,7 @@ struct Scores {
   }
 
   /// Rows that have a NaN among their scores.
-  TW_AMX __mmask16 nans() const {
+  TW_BF16 __mmask16 nans() const {
     __mmask16 found = 0;
     for (int64_t k = 0; k < count; ++k) {
       const __m512 x = _mm512_mul_ps(_mm512_loadu_ps(s + k * ld), scale);
@@ -43,7 +43,7 @@ struct Scores {
     return found;
   }
 
-  TW_AMX __m512 weight(int64_t key, __m512 base) const {
+  TW_BF16 __m512 weight(int64_t key, __m512 base) const {
     if (key >= count) return _mm512_setzero_ps();
     // Rounded as the maximum was: the greatest score's weight is exactly 1.
     const __m512 x = _mm512_sub_ps(_mm512_mul_ps(_mm512_loadu_ps(s + key * ld), scale), base);
@@ -51,7 +51,7 @@ struct Scores {
   }
 
   /// Writes P and gives its sums.
-  TW_AMX __m512 weigh(__m512 base, uint16_t* p) const {
+  TW_BF16 __m512 weigh(__m512 base, uint16_t* p) const {
     __m512 sum[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
     for (int64_t k = 0; k < count; k += kRegisterDepth, p += kRegisterElements) {
       __m512i pairs[kRegisterRows];
@@ -70,7 +70,7 @@ struct Scores {
 };
 
 template <class Keys>
-TW_AMX void softmax_vector(const Scores<Keys>& scores, int64_t row, const SoftmaxRows& state, uint16_t* p) {
+TW_BF16 void softmax_vector(const Scores<Keys>& scores, int64_t row, const SoftmaxRows& state, uint16_t* p) {
   const __m512 lowest = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
   const __m512 old_max = _mm512_loadu_ps(state.max + row);
   __m512 max = scores.max(old_max);
@@ -89,7 +89,7 @@ TW_AMX void softmax_vector(const Scores<Keys>& scores, int64_t row, const Softma
   _mm512_storeu_ps(state.rescale + row, rescale);
 }
 
-TW_AMX void softmax_tile(float* s, int64_t keys, int64_t rows, const SoftmaxRows& state, void* p) {
+TW_BF16 void softmax_tile(float* s, int64_t keys, int64_t rows, const SoftmaxRows& state, void* p) {
   for (int64_t row = 0; row < rows; row += kRegisterRows) {
     const __m512 scale = _mm512_loadu_ps(state.scale + row);
     auto* out = static_cast<uint16_t*>(p) + row / kRegisterRows * registers_of(keys) * kRegisterElements;
@@ -108,7 +108,7 @@ size_t p_bytes(int64_t keys, int64_t rows) {
 
 }  // namespace
 
-const SoftmaxOps* amx_softmax_ops() {
+const SoftmaxOps* bf16_softmax_ops() {
   static constexpr SoftmaxOps kOps = {softmax_tile, p_bytes};
   return &kOps;
 }
@@ -117,6 +117,6 @@ const SoftmaxOps* amx_softmax_ops() {
 
 #else
 namespace tilewise::cpu {
-const SoftmaxOps* amx_softmax_ops() { return nullptr; }
+const SoftmaxOps* bf16_softmax_ops() { return nullptr; }
 }  // namespace tilewise::cpu
 #endif

@@ -1,0 +1,86 @@
+// Tile products on AVX-512 BF16, whose instruction adds the products of two neighbouring elements to each of
+// 16 sums.
+//
+//   registers    16 hold a block of 8 rows x 2 vectors of sums, two hold B, one a pair of A in all lanes
+//
+// A pair's second element comes first, and each of the two additions is rounded.
+#include "cpu/tile/bf16.h"
+
+#if defined(__x86_64__)
+#include <cstring>
+
+#include "cpu/tile/bf16_products-inl.h"
+
+namespace tilewise::cpu {
+namespace {
+
+class DotUnit {
+ public:
+  static constexpr int64_t kBlockRows = 8;
+
+  template <bool kContinue, class Meanwhile>
+  TW_BF16 static void multiply(const Block& x, int64_t, int64_t columns, const Meanwhile& meanwhile) {
+    columns > 1 ? multiply_block<2, kContinue>(x, meanwhile) : multiply_block<1, kContinue>(x, meanwhile);
+  }
+
+  static void enter() {}
+  static void leave() {}
+
+ private:
+  TW_BF16 static __m512bh pair_at(const std::byte* p) {
+    int32_t pair = 0;
+    std::memcpy(&pair, p, sizeof(pair));
+    return reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
+  }
+
+  template <int kB, bool kContinue, class Meanwhile>
+  TW_BF16 static void multiply_block(const Block& x, const Meanwhile& meanwhile) {
+    const int64_t stride = x.a_stride;
+    const int64_t c_stride = x.c_stride / 4;
+    auto* c = reinterpret_cast<float*>(x.c);
+    __m512 sums[kBlockRows][kB];
+#pragma GCC unroll 8
+    for (int64_t r = 0; r < kBlockRows; ++r) {
+      for (int64_t n = 0; n < kB; ++n) {
+        sums[r][n] = kContinue ? _mm512_loadu_ps(c + r * c_stride + n * 16) : _mm512_setzero_ps();
+      }
+    }
+    const std::byte* a = x.a;
+    const std::byte* b = x.b;
+    for (int64_t i = 0; i < x.steps; ++i) {
+      for (int64_t pair = 0; pair < kRegisterDepth / 2; ++pair) {
+        __m512bh row[kB];
+        for (int64_t n = 0; n < kB; ++n) {
+          row[n] = reinterpret_cast<__m512bh>(_mm512_load_si512(b + n * x.b_next + pair * 64));
+        }
+#pragma GCC unroll 8
+        for (int64_t r = 0; r < kBlockRows; ++r) {
+          const __m512bh weights = pair_at(a + r * stride + pair * 4);
+          for (int64_t n = 0; n < kB; ++n) sums[r][n] = _mm512_dpbf16_ps(sums[r][n], weights, row[n]);
+        }
+      }
+      a += x.a_step;
+      b += kRegisterBytes;
+      meanwhile();
+    }
+#pragma GCC unroll 8
+    for (int64_t r = 0; r < kBlockRows; ++r) {
+      for (int64_t n = 0; n < kB; ++n) _mm512_storeu_ps(c + r * c_stride + n * 16, sums[r][n]);
+    }
+  }
+};
+
+}  // namespace
+
+const TileOps* dot_tile_ops() {
+  static constexpr TileOps kOps = bf16_tile_ops<DotUnit>();
+  return &kOps;
+}
+
+}  // namespace tilewise::cpu
+
+#else
+namespace tilewise::cpu {
+const TileOps* dot_tile_ops() { return nullptr; }
+}  // namespace tilewise::cpu
+#endif

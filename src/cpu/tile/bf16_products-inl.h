@@ -1,0 +1,210 @@
+// Tile products of bf16 operands, for every unit that multiplies registers of them. x86-64 only.
+//
+//   product      C (fp32)              A, one row a register row  B, pairs of rows interleaved  sums over
+//   scores       S^T: 16 keys x rows   K as it lies: 32 columns   Q, packed once a query tile   d
+//   accumulate   O: 16 rows x columns  P, from the softmax        V, packed for all rows        keys
+//   accumulate_keys: as accumulate, with keys and rows in each other's place
+//
+// B has in register row i and 32-bit column n the bf16 pair (b[2i][n], b[2i+1][n]).
+//
+// A unit multiplies a block of sums at a time, up to kBlockRows x 32 of them:
+//
+//   multiply<kContinue>(block, rows, columns, meanwhile)
+//
+// `rows` rows and `columns` registers of 16 columns are left, this block's among them; what lies past the
+// last row, up to a register, may be read and written. The sums that lie in memory are continued (kContinue)
+// or overwritten. `meanwhile()` is called at every step along the sum. Subnormal numbers count as zero in
+// both units.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include "cpu/tile/bf16-inl.h"
+#include "cpu/tile/tile.h"
+
+namespace tilewise::cpu {
+
+/// Where the operands of a block of sums lie; strides in bytes.
+struct Block {
+  const std::byte* a;
+  int64_t a_stride;  // between rows of a register
+  int64_t a_next;    // to the next 16 rows
+  int64_t a_step;    // along the sum
+  const std::byte* b;
+  int64_t b_next;  // to the next 16 columns
+  std::byte* c;
+  int64_t c_stride;
+  int64_t steps;
+
+  /// The block that begins at a row, a multiple of a unit's kBlockRows.
+  Block at_row(int64_t row) const {
+    Block block = *this;
+    block.a += row / kRegisterRows * a_next + row % kRegisterRows * a_stride;
+    block.c += row * c_stride;
+    return block;
+  }
+};
+
+// ---- Q and scores -------------------------------------------------------------------------------
+
+inline size_t packed_q_bytes(int64_t m, int64_t d) {
+  return static_cast<size_t>(padded_rows(m) * d) * sizeof(BF16);
+}
+
+/// [rows / 16][d / 32] registers of B: register row i holds columns 2i and 2i + 1 of 16 query rows.
+TW_BF16 inline void pack_q(const float* q, int64_t m, int64_t d, void* packed) {
+  auto* out = static_cast<uint16_t*>(packed);
+  for (int64_t r0 = 0; r0 < padded_rows(m); r0 += kRegisterRows) {
+    for (int64_t c = 0; c < d; c += kRegisterDepth, out += kRegisterElements) {
+      __m512i pairs[kRegisterRows];  // a query row's 16 pairs of columns
+      for (int64_t r = 0; r < kRegisterRows; ++r) {
+        const float* from = q + (r0 + r) * d + c;
+        pairs[r] =
+            r0 + r < m ? narrow(_mm512_loadu_ps(from), _mm512_loadu_ps(from + 16)) : _mm512_setzero_si512();
+      }
+      transpose(pairs);
+      for (int64_t i = 0; i < kRegisterRows; ++i) _mm512_storeu_si512(out + i * kRegisterDepth, pairs[i]);
+    }
+  }
+}
+
+template <class Unit>
+TW_BF16 void scores(const KvTile<BF16>& k, int64_t d, const void* packed_q, int64_t m, float* s) {
+  const int64_t row_tiles = padded_rows(m) / kRegisterRows;
+  const int64_t q_tile_row = d / kRegisterDepth * kRegisterBytes;
+  Block x{};
+  x.a = reinterpret_cast<const std::byte*>(k.rows);
+  x.a_stride = k.ld * 2;
+  x.a_next = kRegisterRows * x.a_stride;
+  x.a_step = kRegisterDepth * 2;
+  x.b_next = q_tile_row;
+  x.c_stride = padded_rows(m) * 4;
+  x.steps = d / kRegisterDepth;
+  for (int64_t key = 0; key < k.count; key += Unit::kBlockRows) {
+    Block block = x.at_row(key);
+    for (int64_t j = 0; j < row_tiles; j += 2) {
+      block.b = static_cast<const std::byte*>(packed_q) + j * q_tile_row;
+      block.c = reinterpret_cast<std::byte*>(s) + key * x.c_stride + j * kRegisterRows * 4;
+      Unit::template multiply<false>(block, k.count - key, row_tiles - j, [] {});
+    }
+  }
+}
+
+// ---- P, V and the output ------------------------------------------------------------------------
+
+/// Packs 32 columns of V into two registers of B for every 32 keys, one pair of keys at a time. Keys past the
+/// last one are zero.
+struct ValuePacker {
+  const BF16* v;  // the columns of key 0
+  int64_t ld;
+  int64_t count;
+  uint16_t* left;  // [registers_of(count)]
+  uint16_t* right;
+
+  int64_t pairs() const { return registers_of(count) * kRegisterRows; }
+
+  TW_BF16 void pack(int64_t pair) const {
+    // Interleaves two rows of 32 columns: the first 16 columns, then the others.
+    const __m512i first = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39,
+                                           7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    const __m512i second = _mm512_add_epi16(first, _mm512_set1_epi16(16));
+    const BF16* from = v + 2 * pair * ld;
+    const __m512i even = 2 * pair < count ? _mm512_loadu_si512(from) : _mm512_setzero_si512();
+    const __m512i odd = 2 * pair + 1 < count ? _mm512_loadu_si512(from + ld) : _mm512_setzero_si512();
+    _mm512_storeu_si512(left + pair * kRegisterDepth, _mm512_permutex2var_epi16(even, first, odd));
+    _mm512_storeu_si512(right + pair * kRegisterDepth, _mm512_permutex2var_epi16(even, second, odd));
+  }
+};
+
+TW_BF16 inline void rescale_rows(const float* rescale, int64_t m, int64_t d_v, float* o, int64_t ld_o) {
+  for (int64_t r = 0; r < m; ++r) {
+    if (rescale[r] == 1.0f) continue;
+    const __m512 factor = _mm512_set1_ps(rescale[r]);
+    float* row = o + r * ld_o;
+    for (int64_t c = 0; c < d_v; c += 16) {
+      _mm512_storeu_ps(row + c, _mm512_mul_ps(_mm512_loadu_ps(row + c), factor));
+    }
+  }
+}
+
+/// Keys whose V is packed at a time: two panels of 32 columns of them stay in L1.
+constexpr int64_t kPanelKeys = 256;
+
+/// Up to kPanelKeys keys. While a panel is multiplied, the next one is packed.
+template <class Unit, bool kContinue>
+TW_BF16 void accumulate_panels(Block x, const KvTile<BF16>& v, int64_t m, int64_t d_v) {
+  constexpr int64_t kColumns = 2 * kRegisterRows;
+  alignas(64) uint16_t panels[2][kColumns * kPanelKeys];
+  x.steps = registers_of(v.count);
+  x.b_next = x.steps * kRegisterBytes;
+  const auto packer = [&](int64_t c) {
+    uint16_t* left = panels[c / kColumns % 2];
+    return ValuePacker{v.rows + c, v.ld, v.count, left, left + x.steps * kRegisterElements};
+  };
+  const ValuePacker first = packer(0);
+  for (int64_t i = 0; i < first.pairs(); ++i) first.pack(i);
+  const int64_t blocks = (m + Unit::kBlockRows - 1) / Unit::kBlockRows;
+  // At so many pairs a step, the next panel is packed when the last block is done.
+  const int64_t pairs_a_step = (kRegisterRows + blocks - 1) / blocks;
+  for (int64_t c = 0; c < d_v; c += kColumns) {
+    const ValuePacker next = packer(c + kColumns < d_v ? c + kColumns : c);
+    const int64_t pairs = c + kColumns < d_v ? next.pairs() : 0;
+    int64_t pair = 0;
+    x.b = reinterpret_cast<const std::byte*>(panels[c / kColumns % 2]);
+    for (int64_t row = 0; row < m; row += Unit::kBlockRows) {
+      Block block = x.at_row(row);
+      block.c += c * 4;
+      Unit::template multiply<kContinue>(block, m - row, 2, [&]() TW_BF16 {
+        const int64_t end = std::min(pair + pairs_a_step, pairs);
+        for (; pair < end; ++pair) next.pack(pair);
+      });
+    }
+  }
+}
+
+template <class Unit>
+TW_BF16 void accumulate_tile(const void* p, const KvTile<BF16>& v, int64_t m, int64_t d_v, bool overwrite,
+                             float* o, int64_t ld_o) {
+  Block x{};
+  x.a_stride = 64;
+  x.a_next = registers_of(v.count) * kRegisterBytes;
+  x.a_step = kRegisterBytes;
+  x.c = reinterpret_cast<std::byte*>(o);
+  x.c_stride = ld_o * 4;
+  for (int64_t key = 0; key < v.count; key += kPanelKeys) {
+    x.a = static_cast<const std::byte*>(p) + key / kRegisterDepth * kRegisterBytes;
+    const KvTile<BF16> part{v.rows + key * v.ld, v.ld, std::min(kPanelKeys, v.count - key)};
+    const auto run = key == 0 && overwrite ? accumulate_panels<Unit, false> : accumulate_panels<Unit, true>;
+    run(x, part, m, d_v);
+  }
+}
+
+template <class Unit>
+TW_BF16 void accumulate(const void* p, const KvTile<BF16>& v, int64_t m, int64_t d_v, const float* rescale,
+                        float* o, int64_t ld_o) {
+  if (rescale != nullptr) rescale_rows(rescale, m, d_v, o, ld_o);
+  accumulate_tile<Unit>(p, v, m, d_v, rescale == nullptr, o, ld_o);
+}
+
+template <class Unit>
+TW_BF16 void accumulate_keys(const void* p, const KvTile<BF16>& rows, int64_t keys, int64_t d, bool first,
+                             float* dv, int64_t ld_dv) {
+  accumulate_tile<Unit>(p, rows, keys, d, first, dv, ld_dv);
+}
+
+template <class Unit>
+constexpr TileOps bf16_tile_ops() {
+  return {.packed_q_bytes = packed_q_bytes,
+          .pack_q = pack_q,
+          .scores = scores<Unit>,
+          .scores_f32 = nullptr,
+          .accumulate = accumulate<Unit>,
+          .accumulate_f32 = nullptr,
+          .accumulate_keys = accumulate_keys<Unit>,
+          .accumulate_keys_f32 = nullptr,
+          .enter = Unit::enter,
+          .leave = Unit::leave};
+}
+
+}  // namespace tilewise::cpu
