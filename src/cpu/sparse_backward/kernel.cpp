@@ -6,7 +6,7 @@
 //               S^T = K Q^T, dP^T = V dO^T          scores
 //               P = exp(S - lse), dS = P (dP - delta)
 //               dQ += dS K                           accumulate, in the thread's memory
-//               part = dS^T Q, its V columns + P^T dO   accumulate_keys, likewise
+//               part = dS^T Q, its V columns + P^T dO   accumulate_keys, both in one sum
 //             then dKV[row] += part, in the order of the tokens (order.h)
 //   after     dKV to bf16, rows that no list has to 0; d_sink in the order of the tokens
 //
@@ -27,6 +27,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 
@@ -297,8 +298,13 @@ class BackwardRun {
     }
     const InPhase phase(Phase::kOutput);
     const int64_t ld = row_step(shape_.d_qk);
-    isa_.tile->accumulate_keys(mine.weights.ds_keys, q, keys, shape_.d_qk, tile == 0, mine.part, ld);
-    isa_.tile->accumulate_keys(mine.weights.p_keys, d_out, keys, shape_.d_v, false, mine.part, ld);
+    const std::array<WeightedRows<BF16>, 2> terms{{{mine.weights.ds_keys, q}, {mine.weights.p_keys, d_out}}};
+    isa_.tile->accumulate_keys(terms, keys, shape_.d_v, tile == 0, mine.part, ld);
+    if (shape_.d_v < shape_.d_qk) {  // columns that V has not
+      const WeightedRows<BF16> rest{mine.weights.ds_keys, {heads.q + shape_.d_v, shape_.d_qk, m}};
+      isa_.tile->accumulate_keys({&rest, 1}, keys, shape_.d_qk - shape_.d_v, tile == 0,
+                                 mine.part + shape_.d_v, ld);
+    }
     isa_.tile->accumulate(mine.weights.ds_rows, k, m, shape_.d_qk, first ? nullptr : mine.ones, heads.dq, ld);
   }
 

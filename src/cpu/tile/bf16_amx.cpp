@@ -74,24 +74,26 @@ class AmxUnit {
       if constexpr (kA == 2) TW_ZERO_TILE(2);
       if constexpr (kA == 2 && kB == 2) TW_ZERO_TILE(3);
     }
-    const std::byte* a = x.a;
     const std::byte* b = x.b;
-    for (int64_t i = 0; i < x.steps; ++i) {
-      TW_LOAD_TILE(4, a, x.a_stride);
-      TW_LOAD_TILE(6, b, 64);
-      TW_MULTIPLY(0, 4, 6);
-      if constexpr (kB == 2) {
-        TW_LOAD_TILE(7, b + x.b_next, 64);
-        TW_MULTIPLY(1, 4, 7);
+    for (int64_t term = 0; term < x.terms; ++term) {
+      const std::byte* a = x.a[term];
+      for (int64_t i = 0; i < x.steps; ++i) {
+        TW_LOAD_TILE(4, a, x.a_stride);
+        TW_LOAD_TILE(6, b, 64);
+        TW_MULTIPLY(0, 4, 6);
+        if constexpr (kB == 2) {
+          TW_LOAD_TILE(7, b + x.b_next, 64);
+          TW_MULTIPLY(1, 4, 7);
+        }
+        if constexpr (kA == 2) {
+          TW_LOAD_TILE(5, a + x.a_next, x.a_stride);
+          TW_MULTIPLY(2, 5, 6);
+          if constexpr (kB == 2) TW_MULTIPLY(3, 5, 7);
+        }
+        a += x.a_step;
+        b += kRegisterBytes;
+        meanwhile();
       }
-      if constexpr (kA == 2) {
-        TW_LOAD_TILE(5, a + x.a_next, x.a_stride);
-        TW_MULTIPLY(2, 5, 6);
-        if constexpr (kB == 2) TW_MULTIPLY(3, 5, 7);
-      }
-      a += x.a_step;
-      b += kRegisterBytes;
-      meanwhile();
     }
     TW_STORE_TILE(0, x.c, x.c_stride);
     if constexpr (kB == 2) TW_STORE_TILE(1, x.c + kNextColumn, x.c_stride);

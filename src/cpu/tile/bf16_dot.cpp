@@ -45,23 +45,25 @@ class DotUnit {
         sums[r][n] = kContinue ? _mm512_loadu_ps(c + r * c_stride + n * 16) : _mm512_setzero_ps();
       }
     }
-    const std::byte* a = x.a;
     const std::byte* b = x.b;
-    for (int64_t i = 0; i < x.steps; ++i) {
-      for (int64_t pair = 0; pair < kRegisterDepth / 2; ++pair) {
-        __m512bh row[kB];
-        for (int64_t n = 0; n < kB; ++n) {
-          row[n] = reinterpret_cast<__m512bh>(_mm512_load_si512(b + n * x.b_next + pair * 64));
-        }
+    for (int64_t term = 0; term < x.terms; ++term) {
+      const std::byte* a = x.a[term];
+      for (int64_t i = 0; i < x.steps; ++i) {
+        for (int64_t pair = 0; pair < kRegisterDepth / 2; ++pair) {
+          __m512bh row[kB];
+          for (int64_t n = 0; n < kB; ++n) {
+            row[n] = reinterpret_cast<__m512bh>(_mm512_load_si512(b + n * x.b_next + pair * 64));
+          }
 #pragma GCC unroll 8
-        for (int64_t r = 0; r < kBlockRows; ++r) {
-          const __m512bh weights = pair_at(a + r * stride + pair * 4);
-          for (int64_t n = 0; n < kB; ++n) sums[r][n] = _mm512_dpbf16_ps(sums[r][n], weights, row[n]);
+          for (int64_t r = 0; r < kBlockRows; ++r) {
+            const __m512bh weights = pair_at(a + r * stride + pair * 4);
+            for (int64_t n = 0; n < kB; ++n) sums[r][n] = _mm512_dpbf16_ps(sums[r][n], weights, row[n]);
+          }
         }
+        a += x.a_step;
+        b += kRegisterBytes;
+        meanwhile();
       }
-      a += x.a_step;
-      b += kRegisterBytes;
-      meanwhile();
     }
 #pragma GCC unroll 8
     for (int64_t r = 0; r < kBlockRows; ++r) {

@@ -3,7 +3,7 @@
 //   product      C (fp32)              A, one row a register row  B, pairs of rows interleaved  sums over
 //   scores       S^T: 16 keys x rows   K as it lies: 32 columns   Q, packed once a query tile   d
 //   accumulate   O: 16 rows x columns  P, from the softmax        V, packed for all rows        keys
-//   accumulate_keys: as accumulate, with keys and rows in each other's place
+//   accumulate_keys: as accumulate, with keys and rows in each other's place, over one or two terms
 //
 // B has in register row i and 32-bit column n the bf16 pair (b[2i][n], b[2i+1][n]).
 //
@@ -18,16 +18,21 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
+#include <span>
 
 #include "cpu/tile/bf16-inl.h"
 #include "cpu/tile/tile.h"
 
 namespace tilewise::cpu {
 
-/// Where the operands of a block of sums lie; strides in bytes.
+/// Where the operands of a block of sums lie; strides in bytes. The sum has `terms` parts of `steps` steps:
+/// B's follow each other, A's begin where `a` says.
 struct Block {
-  const std::byte* a;
+  std::array<const std::byte*, kMaxTerms> a;
+  int64_t terms;
+  int64_t steps;
   int64_t a_stride;  // between rows of a register
   int64_t a_next;    // to the next 16 rows
   int64_t a_step;    // along the sum
@@ -35,12 +40,13 @@ struct Block {
   int64_t b_next;  // to the next 16 columns
   std::byte* c;
   int64_t c_stride;
-  int64_t steps;
 
   /// The block that begins at a row, a multiple of a unit's kBlockRows.
   Block at_row(int64_t row) const {
     Block block = *this;
-    block.a += row / kRegisterRows * a_next + row % kRegisterRows * a_stride;
+    for (int64_t term = 0; term < terms; ++term) {
+      block.a[term] += row / kRegisterRows * a_next + row % kRegisterRows * a_stride;
+    }
     block.c += row * c_stride;
     return block;
   }
@@ -74,7 +80,8 @@ TW_BF16 void scores(const KvTile<BF16>& k, int64_t d, const void* packed_q, int6
   const int64_t row_tiles = padded_rows(m) / kRegisterRows;
   const int64_t q_tile_row = d / kRegisterDepth * kRegisterBytes;
   Block x{};
-  x.a = reinterpret_cast<const std::byte*>(k.rows);
+  x.terms = 1;
+  x.a[0] = reinterpret_cast<const std::byte*>(k.rows);
   x.a_stride = k.ld * 2;
   x.a_next = kRegisterRows * x.a_stride;
   x.a_step = kRegisterDepth * 2;
@@ -93,25 +100,34 @@ TW_BF16 void scores(const KvTile<BF16>& k, int64_t d, const void* packed_q, int6
 
 // ---- P, V and the output ------------------------------------------------------------------------
 
-/// Packs 32 columns of V into two registers of B for every 32 keys, one pair of keys at a time. Keys past the
-/// last one are zero.
-struct ValuePacker {
-  const BF16* v;  // the columns of key 0
-  int64_t ld;
-  int64_t count;
-  uint16_t* left;  // [registers_of(count)]
+/// Most rows whose columns are packed at a time: two panels of 32 columns of them stay in L1.
+constexpr int64_t kPanelRows = 256;
+static_assert(kPanelRows >= kMaxTileKeys && kPanelRows >= kMaxTerms * kMaxTileRows);
+
+using Terms = std::span<const WeightedRows<BF16>>;
+
+/// Packs 32 columns of the terms' rows into two registers of B for every 32 rows, one pair of rows at a time.
+/// Rows past a term's last one are zero.
+struct PanelPacker {
+  Terms terms;
+  int64_t column;
+  uint16_t* left;  // [terms][registers_of(rows)]
   uint16_t* right;
 
-  int64_t pairs() const { return registers_of(count) * kRegisterRows; }
+  int64_t pairs_of_term() const { return registers_of(terms[0].rows.count) * kRegisterRows; }
+  int64_t pairs() const { return pairs_of_term() * static_cast<int64_t>(terms.size()); }
 
   TW_BF16 void pack(int64_t pair) const {
     // Interleaves two rows of 32 columns: the first 16 columns, then the others.
     const __m512i first = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39,
                                            7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
     const __m512i second = _mm512_add_epi16(first, _mm512_set1_epi16(16));
-    const BF16* from = v + 2 * pair * ld;
-    const __m512i even = 2 * pair < count ? _mm512_loadu_si512(from) : _mm512_setzero_si512();
-    const __m512i odd = 2 * pair + 1 < count ? _mm512_loadu_si512(from + ld) : _mm512_setzero_si512();
+    const size_t term = pair < pairs_of_term() ? 0 : 1;
+    const KvTile<BF16>& tile = terms[term].rows;
+    const int64_t row = 2 * (term == 0 ? pair : pair - pairs_of_term());
+    const BF16* from = tile.rows + row * tile.ld + column;
+    const __m512i even = row < tile.count ? _mm512_loadu_si512(from) : _mm512_setzero_si512();
+    const __m512i odd = row + 1 < tile.count ? _mm512_loadu_si512(from + tile.ld) : _mm512_setzero_si512();
     _mm512_storeu_si512(left + pair * kRegisterDepth, _mm512_permutex2var_epi16(even, first, odd));
     _mm512_storeu_si512(right + pair * kRegisterDepth, _mm512_permutex2var_epi16(even, second, odd));
   }
@@ -128,28 +144,23 @@ TW_BF16 inline void rescale_rows(const float* rescale, int64_t m, int64_t d_v, f
   }
 }
 
-/// Keys whose V is packed at a time: two panels of 32 columns of them stay in L1.
-constexpr int64_t kPanelKeys = 256;
-
-/// Up to kPanelKeys keys. While a panel is multiplied, the next one is packed.
+/// While a panel is multiplied, the next one is packed.
 template <class Unit, bool kContinue>
-TW_BF16 void accumulate_panels(Block x, const KvTile<BF16>& v, int64_t m, int64_t d_v) {
+TW_BF16 void accumulate_panels(Block x, Terms terms, int64_t m, int64_t d) {
   constexpr int64_t kColumns = 2 * kRegisterRows;
-  alignas(64) uint16_t panels[2][kColumns * kPanelKeys];
-  x.steps = registers_of(v.count);
-  x.b_next = x.steps * kRegisterBytes;
+  alignas(64) uint16_t panels[2][kColumns * kPanelRows];
   const auto packer = [&](int64_t c) {
     uint16_t* left = panels[c / kColumns % 2];
-    return ValuePacker{v.rows + c, v.ld, v.count, left, left + x.steps * kRegisterElements};
+    return PanelPacker{terms, c, left, left + x.b_next / 2};
   };
-  const ValuePacker first = packer(0);
+  const PanelPacker first = packer(0);
   for (int64_t i = 0; i < first.pairs(); ++i) first.pack(i);
   const int64_t blocks = (m + Unit::kBlockRows - 1) / Unit::kBlockRows;
   // At so many pairs a step, the next panel is packed when the last block is done.
   const int64_t pairs_a_step = (kRegisterRows + blocks - 1) / blocks;
-  for (int64_t c = 0; c < d_v; c += kColumns) {
-    const ValuePacker next = packer(c + kColumns < d_v ? c + kColumns : c);
-    const int64_t pairs = c + kColumns < d_v ? next.pairs() : 0;
+  for (int64_t c = 0; c < d; c += kColumns) {
+    const PanelPacker next = packer(c + kColumns < d ? c + kColumns : c);
+    const int64_t pairs = c + kColumns < d ? next.pairs() : 0;
     int64_t pair = 0;
     x.b = reinterpret_cast<const std::byte*>(panels[c / kColumns % 2]);
     for (int64_t row = 0; row < m; row += Unit::kBlockRows) {
@@ -164,33 +175,31 @@ TW_BF16 void accumulate_panels(Block x, const KvTile<BF16>& v, int64_t m, int64_
 }
 
 template <class Unit>
-TW_BF16 void accumulate_tile(const void* p, const KvTile<BF16>& v, int64_t m, int64_t d_v, bool overwrite,
-                             float* o, int64_t ld_o) {
+TW_BF16 void accumulate_terms(Terms terms, int64_t m, int64_t d, bool overwrite, float* o, int64_t ld_o) {
   Block x{};
+  x.terms = static_cast<int64_t>(terms.size());
+  for (size_t i = 0; i < terms.size(); ++i) x.a[i] = static_cast<const std::byte*>(terms[i].weights);
+  x.steps = registers_of(terms[0].rows.count);
   x.a_stride = 64;
-  x.a_next = registers_of(v.count) * kRegisterBytes;
+  x.a_next = x.steps * kRegisterBytes;
   x.a_step = kRegisterBytes;
+  x.b_next = x.terms * x.steps * kRegisterBytes;
   x.c = reinterpret_cast<std::byte*>(o);
   x.c_stride = ld_o * 4;
-  for (int64_t key = 0; key < v.count; key += kPanelKeys) {
-    x.a = static_cast<const std::byte*>(p) + key / kRegisterDepth * kRegisterBytes;
-    const KvTile<BF16> part{v.rows + key * v.ld, v.ld, std::min(kPanelKeys, v.count - key)};
-    const auto run = key == 0 && overwrite ? accumulate_panels<Unit, false> : accumulate_panels<Unit, true>;
-    run(x, part, m, d_v);
-  }
+  (overwrite ? accumulate_panels<Unit, false> : accumulate_panels<Unit, true>)(x, terms, m, d);
 }
 
 template <class Unit>
 TW_BF16 void accumulate(const void* p, const KvTile<BF16>& v, int64_t m, int64_t d_v, const float* rescale,
                         float* o, int64_t ld_o) {
   if (rescale != nullptr) rescale_rows(rescale, m, d_v, o, ld_o);
-  accumulate_tile<Unit>(p, v, m, d_v, rescale == nullptr, o, ld_o);
+  const WeightedRows<BF16> term{p, v};
+  accumulate_terms<Unit>({&term, 1}, m, d_v, rescale == nullptr, o, ld_o);
 }
 
 template <class Unit>
-TW_BF16 void accumulate_keys(const void* p, const KvTile<BF16>& rows, int64_t keys, int64_t d, bool first,
-                             float* dv, int64_t ld_dv) {
-  accumulate_tile<Unit>(p, rows, keys, d, first, dv, ld_dv);
+TW_BF16 void accumulate_keys(Terms terms, int64_t keys, int64_t d, bool first, float* dv, int64_t ld_dv) {
+  accumulate_terms<Unit>(terms, keys, d, first, dv, ld_dv);
 }
 
 template <class Unit>

@@ -208,10 +208,13 @@ void accumulate(const void* p, const KvTile<T>& v, int64_t m, int64_t d_v, const
 }
 
 template <class T>
-void accumulate_keys(const void* p, const KvTile<T>& rows, int64_t keys, int64_t d, bool first, float* dv,
+void accumulate_keys(std::span<const WeightedRows<T>> terms, int64_t keys, int64_t d, bool first, float* dv,
                      int64_t ld_dv) {
-  accumulate_tile(Weights{static_cast<const float*>(p), padded_rows(rows.count), 1}, rows, keys, d, !first,
-                  nullptr, dv, ld_dv);
+  for (const WeightedRows<T>& term : terms) {
+    const Weights weights{static_cast<const float*>(term.weights), padded_rows(term.rows.count), 1};
+    accumulate_tile(weights, term.rows, keys, d, !first, nullptr, dv, ld_dv);
+    first = false;
+  }
 }
 
 void nothing() {}

@@ -2,15 +2,16 @@
 //
 //   scores           S^T[key][row]  = sum_c K[key][c] * Q[row][c]
 //   accumulate       O[row][c]      = O[row][c] * rescale[row] + sum_key P[row][key] * V[key][c]
-//   accumulate_keys  dV[key][c]     = dV[key][c] + sum_row P[row][key] * dO[row][c]
+//   accumulate_keys  dV[key][c]     = dV[key][c] + sum_term sum_row P[row][key] * dO[row][c]
 //
 // Rows of a query tile lie next to each other in S^T, so that the softmax works on whole vectors of rows.
-// Sums run over c (scores), key (accumulate) and row (accumulate_keys) in ascending order: a row's bits
-// depend on nothing but its own operands.
+// Sums run over c (scores), key (accumulate) and row (accumulate_keys, term after term) in ascending order: a
+// row's bits depend on nothing but its own operands.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <type_traits>
 
 #include "core/numeric.h"
@@ -38,6 +39,17 @@ struct KvTile {
   int64_t count = 0;
 };
 
+/// A term of a gradient of keys: rows, and the weights by keys that elementwise/gradient.h of the same
+/// instruction set left for them.
+template <class T>
+struct WeightedRows {
+  const void* weights = nullptr;
+  KvTile<T> rows;
+};
+
+/// Most terms of a sum. They have the same number of rows, at most kMaxTileRows.
+inline constexpr int64_t kMaxTerms = 2;
+
 /// Function table of one instruction set. Every pointer is 64-byte aligned; d and d_v are multiples of 32, m
 /// is at most kMaxTileRows. What lies past a tile's keys and rows, up to the next multiple of 16, may be read
 /// and written.
@@ -55,12 +67,11 @@ struct TileOps {
                      float* o, int64_t ld_o);
   void (*accumulate_f32)(const void* p, const KvTile<float>& v, int64_t m, int64_t d_v, const float* rescale,
                          float* o, int64_t ld_o);
-  /// The same for gradients of keys. p: what elementwise/gradient.h of the same instruction set left there,
-  /// by keys; dv: at most kMaxTileKeys rows of d floats, one for each of `keys`. With `first` dv is
-  /// overwritten.
-  void (*accumulate_keys)(const void* p, const KvTile<BF16>& rows, int64_t keys, int64_t d, bool first,
+  /// The same for gradients of keys. dv: at most kMaxTileKeys rows of d floats, one for each of `keys`. With
+  /// `first` dv is overwritten.
+  void (*accumulate_keys)(std::span<const WeightedRows<BF16>> terms, int64_t keys, int64_t d, bool first,
                           float* dv, int64_t ld_dv);
-  void (*accumulate_keys_f32)(const void* p, const KvTile<float>& rows, int64_t keys, int64_t d, bool first,
+  void (*accumulate_keys_f32)(std::span<const WeightedRows<float>> terms, int64_t keys, int64_t d, bool first,
                               float* dv, int64_t ld_dv);
   /// Around the products of a thread: take and give back what the processor keeps for them.
   void (*enter)();
@@ -84,7 +95,7 @@ struct ProductsOf {
 
   void (*scores)(const KvTile<T>&, int64_t, const void*, int64_t, float*);
   void (*accumulate)(const void*, const KvTile<T>&, int64_t, int64_t, const float*, float*, int64_t);
-  void (*accumulate_keys)(const void*, const KvTile<T>&, int64_t, int64_t, bool, float*, int64_t);
+  void (*accumulate_keys)(std::span<const WeightedRows<T>>, int64_t, int64_t, bool, float*, int64_t);
 };
 
 /// A thread's time with the tile products.

@@ -358,10 +358,10 @@ class BackwardRun {
     }
     {
       const InPhase phase(Phase::kOutput);
-      products.accumulate_keys(mine.weights.p_keys, d_out, keys.size(), shape_.d_v, first, mine.dv,
-                               row_step(shape_.d_v));
-      products.accumulate_keys(mine.weights.ds_keys, q, keys.size(), shape_.d_qk, first, mine.dk,
-                               row_step(shape_.d_qk));
+      const WeightedRows<T> of_dv{mine.weights.p_keys, d_out};
+      const WeightedRows<T> of_dk{mine.weights.ds_keys, q};
+      products.accumulate_keys({&of_dv, 1}, keys.size(), shape_.d_v, first, mine.dv, row_step(shape_.d_v));
+      products.accumulate_keys({&of_dk, 1}, keys.size(), shape_.d_qk, first, mine.dk, row_step(shape_.d_qk));
     }
     add_to_queries(visitor, row, k, products, mine);
   }
