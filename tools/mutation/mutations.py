@@ -398,8 +398,15 @@ MUTATIONS = (
     Mutation(
         "the first key tile's dQ added to what the workspace held",
         f"{VARLEN}/backward.cpp",
-        "if (visitor.rank > 0) isa_.rows->merge",
-        "isa_.rows->merge",
+        "if (visitor.rank > 0) { isa_.rows->merge",
+        "if (true) { isa_.rows->merge",
+        program=TRAINING,
+    ),
+    Mutation(
+        "an odd last row left out of sums by pairs (AVX-512 BF16)",
+        "src/cpu/tile/bf16_products-inl.h",
+        "x.pairs = (terms[0].rows.count + 1) / 2;",
+        "x.pairs = terms[0].rows.count / 2;",
         program=TRAINING,
     ),
     Mutation(

@@ -18,7 +18,7 @@
 //     kv         bf16 K                                  294,912
 //     s, dp      S^T and dP^T                            262,144   P and dS of fp32
 //     weights    P and dS of bf16                        196,608
-//     part       fp32                                    606,208   before the loop: unpacked Q, dO and O
+//     part       fp32                                    606,208
 //     rows       bf16 Q and dO, for each 128 heads       278,528
 //     packed     the same for the scores                 557,056   half of it in bf16
 //     dq         fp32                                    303,104
@@ -251,31 +251,28 @@ class BackwardRun {
   void load_heads(int64_t token, int64_t tile, const Scratch& mine) const {
     const HeadTile heads = head_tile(tile, mine);
     const int64_t m = heads_of(tile);
-    // Unpacked rows lie where the parts of the gradient are later.
-    float* q = mine.part;
-    float* d_out = q + m * shape_.d_qk;
+    alignas(64) float d_out[512];
     alignas(64) float out[512];
     {
       const InPhase phase(Phase::kQueries);
       for (int64_t r = 0; r < m; ++r) {
         const int64_t head = tile * plan_.tile_rows + r;
-        const uint16_t* q_row = problem_.q.at(0, token, head);
         const uint16_t* d_out_row = problem_.d_out.at(0, token, head);
-        std::memcpy(heads.q + r * shape_.d_qk, q_row, static_cast<size_t>(shape_.d_qk) * sizeof(BF16));
+        std::memcpy(heads.q + r * shape_.d_qk, problem_.q.at(0, token, head),
+                    static_cast<size_t>(shape_.d_qk) * sizeof(BF16));
         std::memcpy(heads.d_out + r * shape_.d_v, d_out_row, static_cast<size_t>(shape_.d_v) * sizeof(BF16));
-        isa_.rows->widen(q_row, DType::kBF16, shape_.d_qk, q + r * shape_.d_qk);
-        isa_.rows->widen(d_out_row, DType::kBF16, shape_.d_v, d_out + r * shape_.d_v);
+        isa_.rows->widen(d_out_row, DType::kBF16, shape_.d_v, d_out);
         isa_.rows->widen(problem_.out.at(0, token, head), DType::kBF16, shape_.d_v, out);
         heads.lse[r] = *problem_.lse.at(0, token, head);
-        heads.delta[r] = row_delta(d_out + r * shape_.d_v, out, shape_.d_v);
+        heads.delta[r] = row_delta(d_out, out, shape_.d_v);
         if (shape_.has_sink_bias) shared_.delta[token * shape_.h_q + head] = heads.delta[r];
       }
       std::fill(heads.lse + m, heads.lse + padded_rows(m), softmax::kInfinity);
       std::fill(heads.delta + m, heads.delta + padded_rows(m), 0.0f);
     }
     const InPhase phase(Phase::kPackQ);
-    isa_.tile->pack_q(q, m, shape_.d_qk, heads.packed_q);
-    isa_.tile->pack_q(d_out, m, shape_.d_v, heads.packed_d_out);
+    isa_.tile->pack_q_bf16(heads.q, m, shape_.d_qk, heads.packed_q);
+    isa_.tile->pack_q_bf16(heads.d_out, m, shape_.d_v, heads.packed_d_out);
   }
 
   /// One tile of heads against the loaded keys. `first` at the token's first keys.
@@ -332,11 +329,18 @@ class BackwardRun {
       {
         const InPhase phase(Phase::kStore);
         for (int64_t k = begin; k < end; ++k) {
+          if (k + 1 < keys) fetch_key(mine.entries[first + k + 1].row);
           add_to_key(mine.entries[first + k].row, mine.part + k * row_step(shape_.d_qk));
         }
       }
       order.set(token, frontier_at(mine, first + end, count));
     }
+  }
+
+  /// The row's sums lie anywhere.
+  void fetch_key(int64_t row) const {
+    const float* sums = shared_.dkv + row * shape_.d_qk;
+    for (int64_t c = 0; c < shape_.d_qk; c += 16) __builtin_prefetch(sums + c, 1);
   }
 
   void add_to_key(int64_t row, const float* part) const {

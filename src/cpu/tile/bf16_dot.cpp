@@ -33,9 +33,26 @@ class DotUnit {
     return reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
   }
 
+  /// Adds the products of so many pairs of a register's elements.
+  template <int kB>
+  TW_BF16 [[gnu::always_inline]] static void add_pairs(const std::byte* a, int64_t a_stride,
+                                                       const std::byte* b, int64_t b_next, int64_t pairs,
+                                                       __m512 (&sums)[kBlockRows][kB]) {
+    for (int64_t pair = 0; pair < pairs; ++pair) {
+      __m512bh row[kB];
+      for (int64_t n = 0; n < kB; ++n) {
+        row[n] = reinterpret_cast<__m512bh>(_mm512_load_si512(b + n * b_next + pair * 64));
+      }
+#pragma GCC unroll 8
+      for (int64_t r = 0; r < kBlockRows; ++r) {
+        const __m512bh weights = pair_at(a + r * a_stride + pair * 4);
+        for (int64_t n = 0; n < kB; ++n) sums[r][n] = _mm512_dpbf16_ps(sums[r][n], weights, row[n]);
+      }
+    }
+  }
+
   template <int kB, bool kContinue, class Meanwhile>
   TW_BF16 static void multiply_block(const Block& x, const Meanwhile& meanwhile) {
-    const int64_t stride = x.a_stride;
     const int64_t c_stride = x.c_stride / 4;
     auto* c = reinterpret_cast<float*>(x.c);
     __m512 sums[kBlockRows][kB];
@@ -46,19 +63,15 @@ class DotUnit {
       }
     }
     const std::byte* b = x.b;
+    constexpr int64_t kPairs = kRegisterDepth / 2;
     for (int64_t term = 0; term < x.terms; ++term) {
       const std::byte* a = x.a[term];
       for (int64_t i = 0; i < x.steps; ++i) {
-        for (int64_t pair = 0; pair < kRegisterDepth / 2; ++pair) {
-          __m512bh row[kB];
-          for (int64_t n = 0; n < kB; ++n) {
-            row[n] = reinterpret_cast<__m512bh>(_mm512_load_si512(b + n * x.b_next + pair * 64));
-          }
-#pragma GCC unroll 8
-          for (int64_t r = 0; r < kBlockRows; ++r) {
-            const __m512bh weights = pair_at(a + r * stride + pair * 4);
-            for (int64_t n = 0; n < kB; ++n) sums[r][n] = _mm512_dpbf16_ps(sums[r][n], weights, row[n]);
-          }
+        // A count that the compiler knows is faster.
+        if (x.pairs - i * kPairs >= kPairs) {
+          add_pairs<kB>(a, x.a_stride, b, x.b_next, kPairs, sums);
+        } else {
+          add_pairs<kB>(a, x.a_stride, b, x.b_next, x.pairs - i * kPairs, sums);
         }
         a += x.a_step;
         b += kRegisterBytes;

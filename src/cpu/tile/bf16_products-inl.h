@@ -27,12 +27,14 @@
 
 namespace tilewise::cpu {
 
-/// Where the operands of a block of sums lie; strides in bytes. The sum has `terms` parts of `steps` steps:
-/// B's follow each other, A's begin where `a` says.
+/// Where the operands of a block of sums lie; strides in bytes. The sum has `terms` parts of `steps`
+/// registers: B's follow each other, A's begin where `a` says. All but `pairs` pairs of a part's elements are
+/// zero.
 struct Block {
   std::array<const std::byte*, kMaxTerms> a;
   int64_t terms;
   int64_t steps;
+  int64_t pairs;
   int64_t a_stride;  // between rows of a register
   int64_t a_next;    // to the next 16 rows
   int64_t a_step;    // along the sum
@@ -58,16 +60,22 @@ inline size_t packed_q_bytes(int64_t m, int64_t d) {
   return static_cast<size_t>(padded_rows(m) * d) * sizeof(BF16);
 }
 
+/// 32 columns of a row.
+TW_BF16 inline __m512i load_pairs(const BF16* from) { return _mm512_loadu_si512(from); }
+TW_BF16 inline __m512i load_pairs(const float* from) {
+  return narrow(_mm512_loadu_ps(from), _mm512_loadu_ps(from + 16));
+}
+
 /// [rows / 16][d / 32] registers of B: register row i holds columns 2i and 2i + 1 of 16 query rows.
-TW_BF16 inline void pack_q(const float* q, int64_t m, int64_t d, void* packed) {
+template <class T>
+TW_BF16 void pack_q(const T* q, int64_t m, int64_t d, void* packed) {
   auto* out = static_cast<uint16_t*>(packed);
   for (int64_t r0 = 0; r0 < padded_rows(m); r0 += kRegisterRows) {
     for (int64_t c = 0; c < d; c += kRegisterDepth, out += kRegisterElements) {
       __m512i pairs[kRegisterRows];  // a query row's 16 pairs of columns
       for (int64_t r = 0; r < kRegisterRows; ++r) {
-        const float* from = q + (r0 + r) * d + c;
-        pairs[r] =
-            r0 + r < m ? narrow(_mm512_loadu_ps(from), _mm512_loadu_ps(from + 16)) : _mm512_setzero_si512();
+        const T* from = q + (r0 + r) * d + c;
+        pairs[r] = r0 + r < m ? load_pairs(from) : _mm512_setzero_si512();
       }
       transpose(pairs);
       for (int64_t i = 0; i < kRegisterRows; ++i) _mm512_storeu_si512(out + i * kRegisterDepth, pairs[i]);
@@ -88,6 +96,7 @@ TW_BF16 void scores(const KvTile<BF16>& k, int64_t d, const void* packed_q, int6
   x.b_next = q_tile_row;
   x.c_stride = padded_rows(m) * 4;
   x.steps = d / kRegisterDepth;
+  x.pairs = d / 2;
   for (int64_t key = 0; key < k.count; key += Unit::kBlockRows) {
     Block block = x.at_row(key);
     for (int64_t j = 0; j < row_tiles; j += 2) {
@@ -108,23 +117,24 @@ using Terms = std::span<const WeightedRows<BF16>>;
 
 /// Packs 32 columns of the terms' rows into two registers of B for every 32 rows, one pair of rows at a time.
 /// Rows past a term's last one are zero.
+template <size_t kTerms>
 struct PanelPacker {
-  Terms terms;
+  std::array<KvTile<BF16>, kTerms> tiles;
   int64_t column;
+  int64_t pairs_of_term;
   uint16_t* left;  // [terms][registers_of(rows)]
   uint16_t* right;
 
-  int64_t pairs_of_term() const { return registers_of(terms[0].rows.count) * kRegisterRows; }
-  int64_t pairs() const { return pairs_of_term() * static_cast<int64_t>(terms.size()); }
+  int64_t pairs() const { return pairs_of_term * static_cast<int64_t>(kTerms); }
 
   TW_BF16 void pack(int64_t pair) const {
     // Interleaves two rows of 32 columns: the first 16 columns, then the others.
     const __m512i first = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39,
                                            7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
     const __m512i second = _mm512_add_epi16(first, _mm512_set1_epi16(16));
-    const size_t term = pair < pairs_of_term() ? 0 : 1;
-    const KvTile<BF16>& tile = terms[term].rows;
-    const int64_t row = 2 * (term == 0 ? pair : pair - pairs_of_term());
+    const size_t term = kTerms == 1 || pair < pairs_of_term ? 0 : 1;
+    const KvTile<BF16>& tile = tiles[term];
+    const int64_t row = 2 * (term == 0 ? pair : pair - pairs_of_term);
     const BF16* from = tile.rows + row * tile.ld + column;
     const __m512i even = row < tile.count ? _mm512_loadu_si512(from) : _mm512_setzero_si512();
     const __m512i odd = row + 1 < tile.count ? _mm512_loadu_si512(from + tile.ld) : _mm512_setzero_si512();
@@ -145,21 +155,23 @@ TW_BF16 inline void rescale_rows(const float* rescale, int64_t m, int64_t d_v, f
 }
 
 /// While a panel is multiplied, the next one is packed.
-template <class Unit, bool kContinue>
+template <class Unit, bool kContinue, size_t kTerms>
 TW_BF16 void accumulate_panels(Block x, Terms terms, int64_t m, int64_t d) {
   constexpr int64_t kColumns = 2 * kRegisterRows;
   alignas(64) uint16_t panels[2][kColumns * kPanelRows];
   const auto packer = [&](int64_t c) {
     uint16_t* left = panels[c / kColumns % 2];
-    return PanelPacker{terms, c, left, left + x.b_next / 2};
+    PanelPacker<kTerms> panel{{}, c, x.steps * kRegisterRows, left, left + x.b_next / 2};
+    for (size_t i = 0; i < kTerms; ++i) panel.tiles[i] = terms[i].rows;
+    return panel;
   };
-  const PanelPacker first = packer(0);
+  const PanelPacker<kTerms> first = packer(0);
   for (int64_t i = 0; i < first.pairs(); ++i) first.pack(i);
   const int64_t blocks = (m + Unit::kBlockRows - 1) / Unit::kBlockRows;
   // At so many pairs a step, the next panel is packed when the last block is done.
   const int64_t pairs_a_step = (kRegisterRows + blocks - 1) / blocks;
   for (int64_t c = 0; c < d; c += kColumns) {
-    const PanelPacker next = packer(c + kColumns < d ? c + kColumns : c);
+    const PanelPacker<kTerms> next = packer(c + kColumns < d ? c + kColumns : c);
     const int64_t pairs = c + kColumns < d ? next.pairs() : 0;
     int64_t pair = 0;
     x.b = reinterpret_cast<const std::byte*>(panels[c / kColumns % 2]);
@@ -180,13 +192,18 @@ TW_BF16 void accumulate_terms(Terms terms, int64_t m, int64_t d, bool overwrite,
   x.terms = static_cast<int64_t>(terms.size());
   for (size_t i = 0; i < terms.size(); ++i) x.a[i] = static_cast<const std::byte*>(terms[i].weights);
   x.steps = registers_of(terms[0].rows.count);
+  x.pairs = (terms[0].rows.count + 1) / 2;
   x.a_stride = 64;
   x.a_next = x.steps * kRegisterBytes;
   x.a_step = kRegisterBytes;
   x.b_next = x.terms * x.steps * kRegisterBytes;
   x.c = reinterpret_cast<std::byte*>(o);
   x.c_stride = ld_o * 4;
-  (overwrite ? accumulate_panels<Unit, false> : accumulate_panels<Unit, true>)(x, terms, m, d);
+  if (terms.size() == 1) {
+    (overwrite ? accumulate_panels<Unit, false, 1> : accumulate_panels<Unit, true, 1>)(x, terms, m, d);
+  } else {
+    (overwrite ? accumulate_panels<Unit, false, 2> : accumulate_panels<Unit, true, 2>)(x, terms, m, d);
+  }
 }
 
 template <class Unit>
@@ -205,7 +222,8 @@ TW_BF16 void accumulate_keys(Terms terms, int64_t keys, int64_t d, bool first, f
 template <class Unit>
 constexpr TileOps bf16_tile_ops() {
   return {.packed_q_bytes = packed_q_bytes,
-          .pack_q = pack_q,
+          .pack_q = pack_q<float>,
+          .pack_q_bf16 = pack_q<BF16>,
           .scores = scores<Unit>,
           .scores_f32 = nullptr,
           .accumulate = accumulate<Unit>,

@@ -50,8 +50,12 @@ size_t packed_q_bytes(int64_t m, int64_t d) {
   return static_cast<size_t>(padded_rows(m) * d) * sizeof(float);
 }
 
+HWY_INLINE float as_f32(float x) { return x; }
+HWY_INLINE float as_f32(BF16 x) { return bf16_bits_to_f32(x.bits); }
+
 // Panels of kPanel rows (the last one may be a single vector wide), each [d][width].
-void pack_q(const float* q, int64_t m, int64_t d, void* packed) {
+template <class T>
+void pack_q(const T* q, int64_t m, int64_t d, void* packed) {
   const int64_t rows = padded_rows(m);
   for (int64_t r0 = 0; r0 < rows; r0 += kPanel) {
     const int64_t width = HWY_MIN(kPanel, rows - r0);
@@ -62,7 +66,7 @@ void pack_q(const float* q, int64_t m, int64_t d, void* packed) {
     constexpr int64_t kColumns = 16;
     for (int64_t c0 = 0; c0 < d; c0 += kColumns) {
       for (int64_t r = 0; r < real; ++r) {
-        for (int64_t c = c0; c < c0 + kColumns; ++c) panel[c * width + r] = q[(r0 + r) * d + c];
+        for (int64_t c = c0; c < c0 + kColumns; ++c) panel[c * width + r] = as_f32(q[(r0 + r) * d + c]);
       }
     }
   }
@@ -220,7 +224,8 @@ void accumulate_keys(std::span<const WeightedRows<T>> terms, int64_t keys, int64
 void nothing() {}
 
 const TileOps kTileOps = {.packed_q_bytes = packed_q_bytes,
-                          .pack_q = pack_q,
+                          .pack_q = pack_q<float>,
+                          .pack_q_bf16 = pack_q<BF16>,
                           .scores = scores<BF16>,
                           .scores_f32 = scores<float>,
                           .accumulate = accumulate<BF16>,

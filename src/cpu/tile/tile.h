@@ -56,8 +56,9 @@ inline constexpr int64_t kMaxTerms = 2;
 struct TileOps {
   /// Bytes that pack_q fills for m rows of d columns.
   size_t (*packed_q_bytes)(int64_t m, int64_t d);
-  /// q [m][d] fp32 -> the form that scores reads; rows m..padded_rows(m) become zero.
+  /// q [m][d] -> the form that scores reads; rows m..padded_rows(m) become zero.
   void (*pack_q)(const float* q, int64_t m, int64_t d, void* packed);
+  void (*pack_q_bf16)(const BF16* q, int64_t m, int64_t d, void* packed);
   /// s [k.count][padded_rows(m)]. The functions for fp32 tiles are null where there are none.
   void (*scores)(const KvTile<BF16>& k, int64_t d, const void* packed_q, int64_t m, float* s);
   void (*scores_f32)(const KvTile<float>& k, int64_t d, const void* packed_q, int64_t m, float* s);
@@ -78,21 +79,24 @@ struct TileOps {
   void (*leave)();
 };
 
-/// The products for tiles of T.
+/// The products for tiles of T, and Q of T.
 template <class T>
 struct ProductsOf {
   explicit ProductsOf(const TileOps& ops) {
     if constexpr (std::is_same_v<T, float>) {
+      pack_q = ops.pack_q;
       scores = ops.scores_f32;
       accumulate = ops.accumulate_f32;
       accumulate_keys = ops.accumulate_keys_f32;
     } else {
+      pack_q = ops.pack_q_bf16;
       scores = ops.scores;
       accumulate = ops.accumulate;
       accumulate_keys = ops.accumulate_keys;
     }
   }
 
+  void (*pack_q)(const T*, int64_t, int64_t, void*);
   void (*scores)(const KvTile<T>&, int64_t, const void*, int64_t, float*);
   void (*accumulate)(const void*, const KvTile<T>&, int64_t, int64_t, const float*, float*, int64_t);
   void (*accumulate_keys)(std::span<const WeightedRows<T>>, int64_t, int64_t, bool, float*, int64_t);

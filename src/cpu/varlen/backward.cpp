@@ -334,12 +334,12 @@ class BackwardRun {
                         const Scratch& mine) const {
     const int64_t m = visitor.queries.size();
     const int64_t row = sequence.q_begin + visitor.queries.begin;
-    load_query_tile(row, m, visitor.head, mine);
+    const ProductsOf<T> products(*isa_.tile);
+    load_query_tile(row, m, visitor.head, products, mine);
     const KvTile<T> k{static_cast<const T*>(mine.k), shape_.d_qk, keys.size()};
     const KvTile<T> v{static_cast<const T*>(mine.v), shape_.d_v, keys.size()};
     const KvTile<T> q{static_cast<const T*>(mine.q), shape_.d_qk, m};
     const KvTile<T> d_out{static_cast<const T*>(mine.d_out), shape_.d_v, m};
-    const ProductsOf<T> products(*isa_.tile);
     {
       const InPhase phase(Phase::kScores);
       products.scores(k, shape_.d_qk, mine.packed_q, m, mine.s);
@@ -366,19 +366,21 @@ class BackwardRun {
     add_to_queries(visitor, row, k, products, mine);
   }
 
-  void load_query_tile(int64_t row, int64_t m, int64_t head, const Scratch& mine) const {
+  void load_query_tile(int64_t row, int64_t m, int64_t head, const ProductsOf<T>& products,
+                       const Scratch& mine) const {
     const InPhase phase(Phase::kPackQ);
+    T* q = static_cast<T*>(mine.q);
+    T* d_out = static_cast<T*>(mine.d_out);
     for (int64_t r = 0; r < m; ++r) {
       mine.lse[r] = *problem_.lse.at(0, row + r, head);
       mine.delta[r] = delta_of(head)[row + r];
-      load_row(isa_, problem_.q.at(0, row + r, head), shape_.d_qk, static_cast<T*>(mine.q) + r * shape_.d_qk);
-      load_row(isa_, problem_.d_out.at(0, row + r, head), shape_.d_v,
-               static_cast<T*>(mine.d_out) + r * shape_.d_v);
+      load_row(isa_, problem_.q.at(0, row + r, head), shape_.d_qk, q + r * shape_.d_qk);
+      load_row(isa_, problem_.d_out.at(0, row + r, head), shape_.d_v, d_out + r * shape_.d_v);
     }
     std::fill(mine.lse + m, mine.lse + padded_rows(m), softmax::kInfinity);
     std::fill(mine.delta + m, mine.delta + padded_rows(m), 0.0f);
-    pack_rows(isa_, problem_.q, shape_.dtype, row, m, head, shape_.d_qk, mine.s, mine.packed_q);
-    pack_rows(isa_, problem_.d_out, shape_.dtype, row, m, head, shape_.d_v, mine.s, mine.packed_d_out);
+    products.pack_q(q, m, shape_.d_qk, mine.packed_q);
+    products.pack_q(d_out, m, shape_.d_v, mine.packed_d_out);
   }
 
   /// dQ += dS K, once every key tile before this one was added; the last one stores the result.
@@ -396,12 +398,13 @@ class BackwardRun {
     for (int64_t r = 0; r < m; ++r) {
       float* part = mine.dq + r * row_step(d);
       float* sum = shared_.dq + ((row + r) * shape_.h_q + visitor.head) * d;
-      if (visitor.rank > 0) isa_.rows->merge(part, 1.0f, sum, 1.0f, d);
-      if (visitor.rank + 1 == visitor.count) {
-        isa_.rows->narrow(part, d, shape_.dtype, problem_.dq.at(0, row + r, visitor.head));
-      } else {
+      const bool last = visitor.rank + 1 == visitor.count;
+      if (visitor.rank > 0) {
+        isa_.rows->merge(last ? part : sum, 1.0f, last ? sum : part, 1.0f, d);
+      } else if (!last) {
         std::copy_n(part, d, sum);
       }
+      if (last) isa_.rows->narrow(part, d, shape_.dtype, problem_.dq.at(0, row + r, visitor.head));
     }
     added.store(visitor.rank + 1, std::memory_order_release);
   }
