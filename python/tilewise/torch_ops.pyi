@@ -268,6 +268,39 @@ class _DenseDecode:
 
 dense_decode: _DenseDecode
 
+class _DenseDecodePlan:
+    def __call__(
+        self,
+        q: Tensor,
+        k_cache: Tensor,
+        block_table: Tensor,
+        cache_seqlens: Tensor,
+        causal: bool = False,
+        window: Sequence[int] = (-1, -1),
+    ) -> Tensor: ...
+    def default(
+        self,
+        q: Tensor,
+        k_cache: Tensor,
+        block_table: Tensor,
+        cache_seqlens: Tensor,
+        causal: bool = False,
+        window: Sequence[int] = (-1, -1),
+    ) -> Tensor: ...
+    def out(
+        self,
+        q: Tensor,
+        k_cache: Tensor,
+        block_table: Tensor,
+        cache_seqlens: Tensor,
+        causal: bool = False,
+        window: Sequence[int] = (-1, -1),
+        *,
+        plan: Tensor,
+    ) -> None: ...
+
+dense_decode_plan: _DenseDecodePlan
+
 class _DensePrefillBwd:
     def __call__(
         self,
@@ -791,6 +824,48 @@ class _SparseDecode:
     ) -> None: ...
 
 sparse_decode: _SparseDecode
+
+class _SparseDecodePlan:
+    def __call__(
+        self,
+        q: Tensor,
+        kv_cache: Tensor,
+        indices: Tensor,
+        record: str | None = None,
+        topk_length: Tensor | None = None,
+        extra_cache: Tensor | None = None,
+        extra_indices: Tensor | None = None,
+        extra_topk_length: Tensor | None = None,
+        extra_record: str | None = None,
+    ) -> Tensor: ...
+    def default(
+        self,
+        q: Tensor,
+        kv_cache: Tensor,
+        indices: Tensor,
+        record: str | None = None,
+        topk_length: Tensor | None = None,
+        extra_cache: Tensor | None = None,
+        extra_indices: Tensor | None = None,
+        extra_topk_length: Tensor | None = None,
+        extra_record: str | None = None,
+    ) -> Tensor: ...
+    def out(
+        self,
+        q: Tensor,
+        kv_cache: Tensor,
+        indices: Tensor,
+        record: str | None = None,
+        topk_length: Tensor | None = None,
+        extra_cache: Tensor | None = None,
+        extra_indices: Tensor | None = None,
+        extra_topk_length: Tensor | None = None,
+        extra_record: str | None = None,
+        *,
+        plan: Tensor,
+    ) -> None: ...
+
+sparse_decode_plan: _SparseDecodePlan
 
 class _SparsePrefillBwd:
     def __call__(

@@ -107,7 +107,8 @@ def test_every_operator_is_in_the_list() -> None:
         if name.startswith("tilewise::")
     }
     helpers = {"append_kv", "invert_block_selection", "noop", "set_num_threads", "get_num_threads"}
-    assert found == {call.op for call in CALLS.values()} | helpers
+    on_gpus_alone = {"dense_decode_plan", "sparse_decode_plan"}
+    assert found == {call.op for call in CALLS.values()} | helpers | on_gpus_alone
 
 
 def test_indexer_output_is_empty_without_indexer() -> None:
@@ -253,6 +254,18 @@ ERRORS: dict[str, tuple[Callable[[], Any], str]] = {
     "dense_decode, plan": (
         changed(dense_decode(), plan=i32(1, 2)),
         "dense_decode: plan must be left out on the CPU, got int32 [2]",
+    ),
+    "dense_decode_plan": (
+        lambda: ops.dense_decode_plan(*dense_decode().args[:4]),
+        "dense_decode_plan: q must be on a GPU, got cpu",
+    ),
+    "dense_decode_plan, table": (
+        lambda: ops.dense_decode_plan(*dense_decode().args[:2], torch.zeros(2, 2), i32(7, 5)),
+        "dense_decode_plan: block_table must be int32 [2, max_blocks], got float32 [2, 2]",
+    ),
+    "sparse_decode_plan": (
+        lambda: ops.sparse_decode_plan(*sparse_decode().args[:3]),
+        "sparse_decode_plan: q must be on a GPU, got cpu",
     ),
     "dense_decode, six dimensions": (
         changed(dense_decode(), k_cache=bf16(1, 1, 1, 1, 1, 576)),

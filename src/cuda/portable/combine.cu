@@ -72,7 +72,7 @@ __device__ float4 load_columns(const uint8_t* row, DType type, int64_t column) {
           __uint_as_float(pairs.y << 16), __uint_as_float(pairs.y & 0xFFFF0000u)};
 }
 
-__global__ void __launch_bounds__(32 * kMostGroups, 2) combine_kernel(const __grid_constant__ CombineParams p) {
+__global__ void __launch_bounds__(32 * kMostGroups) combine_kernel(const __grid_constant__ CombineParams p) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const MergePlace place = MergePlace::of(p.num_partials);
   const bool exists = place.unit < p.num_units;
@@ -88,8 +88,8 @@ __global__ void __launch_bounds__(32 * kMostGroups, 2) combine_kernel(const __gr
   const int64_t column = o.column(0, lane);
   // A sink that takes all the weight leaves exact zeros.
   const bool empty = !exists || softmax::is_lonely(state) || factor == 0.0;
-  const bool has_sum = add_up_pieces<false>(
-      empty ? 0 : p.num_partials, place, [] {},
+  const bool has_sum = add_up_pieces(
+      empty ? 0 : p.num_partials, place,
       [&](int64_t i) {
         const float own = *p.partial_lse.at(i, token, head);
         const double weight = softmax::partial_weight(state, own, p.base) * factor;

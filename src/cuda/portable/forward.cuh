@@ -52,6 +52,8 @@ class ForwardBlock {
         column_group_(warp_ % kColumnGroups) {}
 
   __device__ void run() {
+    // What the last kernel may have written is read behind the wait alone.
+    if (threadIdx.x == 0) place_tile(visit::quotient(blockIdx.x, p_.max_pieces));
     await_last_kernel();
     if (threadIdx.x == 0) find_work();
     __syncthreads();
@@ -84,31 +86,32 @@ class ForwardBlock {
 
  private:
   // What the block does. It lies in shared memory, because registers are scarce and this is rarely read.
-  __device__ void find_work() {
+  __device__ void place_tile(int64_t index) {
     visit::QueryTiles all = p_.tiles;
     all.tile_rows = kRows;  // a constant: nothing is divided by it
-    int64_t tile_index = visit::quotient(blockIdx.x, p_.max_pieces);
+    *reinterpret_cast<visit::QueryTile*>(shared_ + at_.tile) = all.at(index);
+  }
+  __device__ void find_work() {
     int4 item{};
     if (p_.items != nullptr) {
       item = p_.items[blockIdx.x];
-      tile_index = item.x;
-      if (tile_index < 0 || tile_index >= p_.num_tiles || item.w >= p_.partials.slots) {
+      if (item.x < 0 || item.x >= p_.num_tiles || item.w >= p_.partials.slots) {
         reinterpret_cast<KeyTiles*>(shared_ + at_.key_tiles)->places = {-1, -1};
         return;
       }
+      place_tile(item.x);
     }
-    const visit::QueryTile tile = all.at(tile_index);
-    KeyTiles tiles = KeyTiles::of(p_, tile, kKeys);
+    KeyTiles tiles = KeyTiles::of(p_, tile_, kKeys);
     if (p_.items != nullptr) {
       tiles.take_item(item);
     } else {
+      const auto tile_index = static_cast<int32_t>(visit::quotient(blockIdx.x, p_.max_pieces));
       const int32_t pieces = tiles.take_piece(p_, piece());
       tiles.slot = static_cast<int32_t>(blockIdx.x);
       if (p_.partials.cut != nullptr && piece() == 0) {
-        p_.partials.cut[tile_index] = {static_cast<int32_t>(tile_index), tiles.slot, pieces};
+        p_.partials.cut[tile_index] = {tile_index, tiles.slot, pieces};
       }
     }
-    *reinterpret_cast<visit::QueryTile*>(shared_ + at_.tile) = tile;
     *reinterpret_cast<KeyTiles*>(shared_ + at_.key_tiles) = tiles;
   }
   static_assert(sizeof(visit::QueryTile) <= kQueryTileBytes && sizeof(KeyTiles) <= kKeyTilesBytes);

@@ -11,20 +11,77 @@ namespace {
 
 constexpr int kSlices = kFusedDim / kSliceColumns;
 
-// The state of a row from those of its pieces, which are `stride` rows apart.
-__device__ softmax::RowState merged_state(const float2* state, int64_t stride, int pieces, int lane) {
-  float most = -softmax::kInfinity;
-  for (int i = lane; i < pieces; i += 32) most = max_or_nan(most, state[i * stride].x);
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) most = max_or_nan(most, __shfl_xor_sync(kAllLanes, most, step));
-  float sum = 0.0f;
-  for (int i = lane; i < pieces; i += 32) {
-    const float2 part = state[i * stride];
-    sum = fmaf(part.y, weight_of(part.x, most), sum);
+// Pieces of a row merged so far: the state, and four columns of the output of each lane.
+struct Merged {
+  softmax::RowState state;
+  float4 sum{};
+
+  // The factor for the sums once the maximum is the larger of the two.
+  __device__ float raise(float max) {
+    max = max_or_nan(state.max, max);
+    const float factor = weight_of(state.max, max);
+    state = {max, state.sum * factor};
+    return factor;
   }
+  __device__ void scale(float factor) {
+    sum = {sum.x * factor, sum.y * factor, sum.z * factor, sum.w * factor};
+  }
+  __device__ void add(const float4& v, float weight) {
+    sum.x = fmaf(v.x, weight, sum.x);
+    sum.y = fmaf(v.y, weight, sum.y);
+    sum.z = fmaf(v.z, weight, sum.z);
+    sum.w = fmaf(v.w, weight, sum.w);
+  }
+};
+
+// Pieces [begin, end), whose states and columns are `stride` rows apart. States and columns are read at once.
+__device__ Merged merge_run(const float2* states, const float* columns, int64_t stride, int begin, int end,
+                            int lane) {
+  static_assert(kPiecesOfWarp == 8);
+  Merged run;
+  for (int base = begin; base < end; base += kPiecesOfWarp) {
+    float2 part{-softmax::kInfinity, 0.0f};
+    if (base + lane % kPiecesOfWarp < end) part = states[(base + lane % kPiecesOfWarp) * stride];
+    float4 v[kPiecesOfWarp];
+    const float* from = columns + base * stride * kFusedDim;
 #pragma unroll
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
-  return {most, sum};
+    for (int i = 0; i < kPiecesOfWarp; ++i, from += stride * kFusedDim) {
+      v[i] = base + i < end ? *reinterpret_cast<const float4*>(from) : float4{};
+    }
+    // The lanes repeat every eight, so that all of them get the sums.
+    float most = part.x;
+    for (int step = 1; step < kPiecesOfWarp; step *= 2) {
+      most = max_or_nan(most, __shfl_xor_sync(kAllLanes, most, step));
+    }
+    run.scale(run.raise(most));
+    const float own = weight_of(part.x, run.state.max);
+    float sum = part.y * own;
+    for (int step = 1; step < kPiecesOfWarp; step *= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+    run.state.sum += sum;
+#pragma unroll
+    for (int i = 0; i < kPiecesOfWarp; ++i) run.add(v[i], __shfl_sync(kAllLanes, own, i));
+  }
+  return run;
+}
+
+// The runs of a unit's warps in order; the first warp has the result.
+__device__ void merge_groups_of_unit(const MergePlace& place, int groups, int lane, Merged& run) {
+  __shared__ float4 sums[kMostGroups][32];
+  __shared__ float2 states[kMostGroups];
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  __syncthreads();  // the last unit's runs have been read
+  sums[warp][lane] = run.sum;
+  if (lane == 0) states[warp] = {run.state.max, run.state.sum};
+  __syncthreads();
+  if (place.group > 0) return;
+  float most = run.state.max;
+  for (int i = 1; i < groups; ++i) most = max_or_nan(most, states[warp + i].x);
+  run.scale(run.raise(most));
+  for (int i = 1; i < groups; ++i) {
+    const float weight = weight_of(states[warp + i].x, most);
+    run.state.sum = fmaf(states[warp + i].y, weight, run.state.sum);
+    run.add(sums[warp + i][lane], weight);
+  }
 }
 
 // The query tile that a unit belongs to, and its pieces; none where nothing is to be merged.
@@ -46,17 +103,20 @@ __device__ void merge_unit(const ForwardParams& p, const MergePlace& place, int6
   const visit::QueryTile tile = p.tiles.at(cut.tile);
   if (row >= tile.rows()) cut.pieces = 0;
   const int64_t first = cut.slot * stride + row;
-  const float2* states = p.partials.state + first;
-  softmax::RowState state;
   RowValues<1> o{.v = {}, .first = slice};
-  const float* columns = p.partials.out + first * kFusedDim + o.column(0, lane);
-  const bool has_sum = add_up_pieces<true>(
-      cut.pieces, place, [&] { state = merged_state(states, stride, cut.pieces, lane); },
-      [&](int64_t i) { return PieceWeight{weight_of(states[i * stride].x, state.max), true}; },
-      [&](int64_t i) { return *reinterpret_cast<const float4*>(columns + i * stride * kFusedDim); }, o);
-  if (!has_sum || cut.pieces == 0) return;
+  const int groups = merge_groups(cut.pieces);
+  const int begin = cut.pieces * place.group / groups;
+  const int end = place.group < groups ? cut.pieces * (place.group + 1) / groups : begin;
+  Merged run = merge_run(p.partials.state + first, p.partials.out + first * kFusedDim + o.column(0, lane),
+                         stride, begin, end, lane);
+  if (place.groups > 1) merge_groups_of_unit(place, groups, lane, run);
+  if (place.group > 0 || cut.pieces == 0) return;
+  o.v[0][0] = run.sum.x;
+  o.v[0][1] = run.sum.y;
+  o.v[0][2] = run.sum.z;
+  o.v[0][3] = run.sum.w;
   const RowPlace at = place_in(p, tile, row);
-  const float factor = end_row_state(p, at, state, slice == 0 && lane == 0);
+  const float factor = end_row_state(p, at, run.state, slice == 0 && lane == 0);
   store_row_output(p, at, factor, p.shape.fused ? cos_sin_of(p, at.token) : nullptr, lane, o);
 }
 

@@ -41,46 +41,31 @@ struct PieceWeight {
 };
 
 // o = the sum of n pieces. weight_of(i): piece i's weight, asked of one lane; load(i): four columns of it.
-// kAllCount: every piece does, so that the first ones are read before the weights are asked for; prepare() is
-// called in between, by all lanes. Returns whether this warp has the sum. Called by all warps of a block alike,
-// with n = 0 where there is no unit left.
-template <bool kAllCount, class Prepare, class WeightOf, class Load>
-__device__ bool add_up_pieces(int64_t n, const MergePlace& place, const Prepare& prepare,
-                              const WeightOf& weight_of, const Load& load, RowValues<1>& o) {
+// Returns whether this warp has the sum. Called by all warps of a block alike, with n = 0 where there is no
+// unit left.
+template <class WeightOf, class Load>
+__device__ bool add_up_pieces(int64_t n, const MergePlace& place, const WeightOf& weight_of, const Load& load,
+                              RowValues<1>& o) {
   __shared__ float4 sums[kMostGroups][32];
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int groups = merge_groups(n);
-  const int64_t begin = n * place.group / groups;
-  const int64_t end = place.group < groups ? n * (place.group + 1) / groups : begin;
+  const int64_t end = place.group < groups ? n * (place.group + 1) / groups : 0;
   float4 sum{};
-  for (int64_t base = begin; base < end; base += 32) {
-    const int count = static_cast<int>(visit::smaller(32, end - base));
-    unsigned counting = count == 32 ? kAllLanes : (1u << count) - 1;
-    float4 v[kPiecesOfWarp];
-    const auto read = [&](int first) {
-#pragma unroll
-      for (int i = 0; i < kPiecesOfWarp; ++i) {
-        v[i] = first + i < count && (counting >> (first + i) & 1) != 0 ? load(base + first + i) : float4{};
-      }
-    };
-    if constexpr (kAllCount) read(0);
-    if (base == begin) prepare();
+  for (int64_t base = n * place.group / groups; base < end; base += kPiecesOfWarp) {
+    const int count = static_cast<int>(visit::smaller(kPiecesOfWarp, end - base));
     const PieceWeight own = lane < count ? weight_of(base + lane) : PieceWeight{0.0f, false};
-    if constexpr (!kAllCount) {
-      counting = __ballot_sync(kAllLanes, own.counts);
-      read(0);
-    }
-    for (int first = 0; first < count; first += kPiecesOfWarp) {
-      if (first > 0) read(first);
+    const unsigned counting = __ballot_sync(kAllLanes, own.counts);
+    float4 v[kPiecesOfWarp];
 #pragma unroll
-      for (int i = 0; i < kPiecesOfWarp; ++i) {
-        const float weight = __shfl_sync(kAllLanes, own.weight, (first + i) % 32);
-        sum.x = fmaf(v[i].x, weight, sum.x);
-        sum.y = fmaf(v[i].y, weight, sum.y);
-        sum.z = fmaf(v[i].z, weight, sum.z);
-        sum.w = fmaf(v[i].w, weight, sum.w);
-      }
+    for (int i = 0; i < kPiecesOfWarp; ++i) v[i] = (counting >> i & 1) != 0 ? load(base + i) : float4{};
+#pragma unroll
+    for (int i = 0; i < kPiecesOfWarp; ++i) {
+      const float weight = __shfl_sync(kAllLanes, own.weight, i);
+      sum.x = fmaf(v[i].x, weight, sum.x);
+      sum.y = fmaf(v[i].y, weight, sum.y);
+      sum.z = fmaf(v[i].z, weight, sum.z);
+      sum.w = fmaf(v[i].w, weight, sum.w);
     }
   }
   if (place.groups > 1) {
