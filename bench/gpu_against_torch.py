@@ -271,6 +271,39 @@ def dense_decode(batch: int, heads: int, keys: int, with_flex: bool) -> Case:
     return Case(f"dense_decode {batch} requests, {heads} heads, {keys} keys", True, contestants, off_values)
 
 
+BATCHES = {
+    "63 requests of 1,024 keys and one of 60,000": [1024] * 63 + [60_000],
+    "64 requests of 1,000 to 16,000 keys": [1000 + 15_000 * i // 63 for i in range(64)],
+    "128 requests of 4,096 keys": [4096] * 128,
+}
+
+
+def planned(name: str, lengths: list[int], heads: int) -> Case:
+    """dense_decode with a plan beside it without one; every request has blocks of its own."""
+    d, scale, batch = 576, 576**-0.5, len(lengths)
+    blocks = [-(-length // PAGE) for length in lengths]
+    table = torch.zeros(batch, max(blocks), dtype=torch.int32)
+    for i, n in enumerate(blocks):
+        table[i, :n] = sum(blocks[:i]) + torch.arange(n, dtype=torch.int32)
+    q, cache = bf16(batch, 1, heads, d), bf16(sum(blocks), PAGE, 1, d)
+    args = (q, cache, table, torch.tensor(lengths, dtype=torch.int32))
+    plan = tilewise.dense_decode_plan(*args)
+    return Case(
+        f"dense_decode {name}, {heads} heads",
+        True,
+        [
+            Contestant("planned", lambda: lambda: tilewise.dense_decode(*args, scale, plan=plan)[0]),
+            Contestant("without a plan", lambda: lambda: tilewise.dense_decode(*args, scale)[0]),
+            Contestant("planned anew", lambda: lambda: with_new_plan(args, scale)),
+        ],
+        off_values,
+    )
+
+
+def with_new_plan(args: tuple[Tensor, ...], scale: float) -> Tensor:
+    return tilewise.dense_decode(*args, scale, plan=tilewise.dense_decode_plan(*args))[0]
+
+
 def sparse_prefill(tokens: int, heads: int, d: int, topk: int, rows: int) -> Case:
     q, kv, indices, scale = bf16(tokens, heads, d), bf16(rows, d), lists(tokens, topk, below=rows), d**-0.5
     return Case(
@@ -328,6 +361,11 @@ def cases() -> list[Callable[[], Case]]:
             lambda t=tokens, h=heads, p=pair: fused_decode(t, h, p, (128, 512), rows)
             for tokens, heads in ((1, 64), (32, 64), (128, 64), (128, 128))
             for pair in PAIRS
+        ],
+        *[
+            lambda n=name, k=lengths, h=heads: planned(n, k, h)
+            for name, lengths in BATCHES.items()
+            for heads in (16, 128)
         ],
         lambda: dense_decode(1, 128, 4096, with_flex=True),
         lambda: dense_decode(1, 128, 65536, with_flex=True),

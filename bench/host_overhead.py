@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 
-import tilewise  # noqa: F401  (registers the operators)
+import tilewise
 import torch
 from machine import describe_machine, device_name
 
@@ -58,6 +58,7 @@ def prefill_calls() -> dict[str, Call]:
     prefill = ops.sparse_prefill_fwd
     return {
         "sparse_prefill_fwd": lambda: prefill.default(q, kv, indices, 0.1),
+        "tilewise.sparse_prefill_fwd": lambda: tilewise.sparse_prefill_fwd(q, kv, indices, 0.1),
         "sparse_prefill_fwd.out": lambda: prefill.out(
             q, kv, indices, 0.1, out=out, max_logits=max_logits, lse=lse
         ),

@@ -33,16 +33,16 @@ def against_torch(name: str) -> str:
                 raise SystemExit(f"readme_tables: the reports must have the same cases, got {other['case']}")
             cells.append(f"{other['times_faster']:.1f} ({other['tilewise_ms']:.1f} ms)")
         lines.append(f"| {result['case']} | {' | '.join(cells)} |")
-    r = reports[0]
-    commits = ", ".join(report["commit"] for report in reports)
-    lines += [
-        "",
-        f"{r['cpu']} with {r['cpus']} CPUs, torch {r['torch']}, medians of {r['pairs']} pairs.",
-        "The columns were measured one after another on a machine whose speed moves: only the two times of a",
-        "pair are comparable.",
-        f"Commits of the columns: {commits}.",
-    ]
+    lines += ["", "Medians of pairs. The machines' speed moves: only the two times of a pair are comparable."]
+    lines += [f"{title}: {described(report)}." for title, report in zip(titles, reports, strict=True)]
     return "\n".join(lines) + "\n"
+
+
+def described(report: dict[str, object]) -> str:
+    return (
+        f"{report['cpu']} with {report['cpus']} CPUs, torch {report['torch']}, {report['pairs']} pairs, "
+        f"{report['commit']}"
+    )
 
 
 def training_sweep() -> str:
@@ -104,7 +104,7 @@ def main() -> int:
     readme = ROOT / "README.md"
     text = readme.read_text(encoding="utf-8")
     wanted = with_table(text, "cpu-results", f"{against_torch('against_torch')}\n{host_overhead()}")
-    wanted = with_table(wanted, "training-results", against_torch("training_against_torch_no_amx"))
+    wanted = with_table(wanted, "training-results", against_torch("training_against_torch"))
     wanted = with_table(wanted, "training-sweep", training_sweep())
     wanted = with_table(wanted, "gpu-results", gpu())
     if sys.argv[1:] == ["--check"]:

@@ -12,11 +12,13 @@
   "Tensor? topk_length=None, Tensor? extra_cache=None, Tensor? extra_indices=None, "   \
   "Tensor? extra_topk_length=None, str? extra_record=None, Tensor? attn_sink=None, "   \
   "bool batch_invariant=False, Tensor? plan=None"
-#define DENSE_DECODE_PLAN                                                                              \
-  "Tensor q, Tensor k_cache, Tensor block_table, Tensor cache_seqlens, bool causal=False, int[2] window=[-1, -1]"
-#define SPARSE_DECODE_PLAN                                                                                   \
-  "Tensor q, Tensor kv_cache, Tensor indices, str? record=None, Tensor? topk_length=None, "                  \
-  "Tensor? extra_cache=None, Tensor? extra_indices=None, Tensor? extra_topk_length=None, str? extra_record=None"
+#define DENSE_DECODE_PLAN                                                                          \
+  "Tensor q, Tensor k_cache, Tensor block_table, Tensor cache_seqlens, bool causal=False, int[2] " \
+  "window=[-1, -1]"
+#define SPARSE_DECODE_PLAN                                                                      \
+  "Tensor q, Tensor kv_cache, Tensor indices, str? record=None, Tensor? topk_length=None, "     \
+  "Tensor? extra_cache=None, Tensor? extra_indices=None, Tensor? extra_topk_length=None, str? " \
+  "extra_record=None"
 #define SPARSE_PREFILL_FWD                                                                            \
   "Tensor q, Tensor kv, Tensor indices, float softmax_scale, int d_v=512, Tensor? topk_length=None, " \
   "Tensor? attn_sink=None, Tensor? sink_bias=None, int indexer_topk=0"

@@ -42,7 +42,6 @@ class FlashMLASchedMeta:
         tile_scheduler_metadata, num_splits: int32 [1, 8] and [b + 1], all zeros, unless the caller had put
             tensors here before the first call, which then stay. They are there for callers that copy or pass
             them on; no function here reads them.
-        plan: `tilewise.dense_decode_plan` of the first dense call on a GPU, used by the later ones.
     """
 
     @dataclasses.dataclass
@@ -64,7 +63,10 @@ class FlashMLASchedMeta:
     config: Config | None = None
     tile_scheduler_metadata: torch.Tensor | None = None
     num_splits: torch.Tensor | None = None
-    plan: torch.Tensor | None = None
+
+    def __post_init__(self) -> None:
+        # `tilewise.dense_decode_plan` of the first dense call on a GPU; no field, as FlashMLA has none.
+        self._plan: torch.Tensor | None = None
 
 
 def _empty_schedule(like: torch.Tensor, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -73,7 +75,7 @@ def _empty_schedule(like: torch.Tensor, batch: int) -> tuple[torch.Tensor, torch
 
 
 def get_mla_metadata(*args: object, **kw: object) -> tuple[FlashMLASchedMeta, None]:
-    """An empty schedule for `flash_mla_with_kvcache`.
+    """An empty schedule for `flash_mla_with_kvcache`; one for each step, used by all of its layers.
 
     Takes whatever FlashMLA's releases have taken here, and needs none of it.
     """
@@ -113,10 +115,10 @@ def _dense_plan(
     causal: bool,
     window: tuple[int, int],
 ) -> torch.Tensor:
-    """The schedule's plan; made where it has none, or was made for another device."""
-    if meta.plan is None or meta.plan.device != q.device:
-        meta.plan = tilewise.dense_decode_plan(q, k_cache, block_table, cache_seqlens, causal, window)
-    return meta.plan
+    """The schedule's plan; a new one where it has none, or one for another device."""
+    if meta._plan is None or meta._plan.device != q.device:
+        return tilewise.dense_decode_plan(q, k_cache, block_table, cache_seqlens, causal, window)
+    return meta._plan
 
 
 def _refuse(name: str, expected: str, got: object) -> NoReturn:
@@ -158,7 +160,7 @@ def _check_dense(
 
 
 @named_errors(
-    ("dense_decode", "sparse_decode"),
+    ("dense_decode_plan", "dense_decode", "sparse_decode"),
     {
         "kv_cache": "k_cache",
         "d_v": "head_dim_v",
@@ -203,7 +205,9 @@ def flash_mla_with_kvcache(
         block_table: int32 [b, max_blocks], the blocks of each sequence; ignored with indices.
         cache_seqlens: int32 [b], keys in each sequence; ignored with indices.
         head_dim_v: 512.
-        tile_scheduler_metadata: what `get_mla_metadata` returned first.
+        tile_scheduler_metadata: what `get_mla_metadata` returned first. On a GPU the first dense call that is
+            accepted cuts the keys by its lengths, and the later ones follow: results are right with any
+            lengths, but take a new one for each step, and none from a warm-up with other lengths.
         num_splits: None, which is what `get_mla_metadata` returned second.
         softmax_scale: factor of the scores; None: d_qk ** -0.5.
         causal: query i of s_q sees keys up to `cache_seqlens - s_q + i`. Not with indices.
@@ -285,7 +289,9 @@ def flash_mla_with_kvcache(
             "kv_format": kv_format,
         }
         _check_dense(q, block_table, cache_seqlens, left_out)
-        planned = q.is_cuda and not enable_batch_invariant
+        plan = None
+        if q.is_cuda and not enable_batch_invariant:
+            plan = _dense_plan(meta, q, k_cache, block_table, cache_seqlens, causal, window)
         result = tilewise.dense_decode(
             q,
             k_cache,
@@ -297,9 +303,11 @@ def flash_mla_with_kvcache(
             window,
             attn_sink,
             batch_invariant=enable_batch_invariant,
-            plan=_dense_plan(meta, q, k_cache, block_table, cache_seqlens, causal, window) if planned else None,
+            plan=plan,
             out=out,
         )
+        # Only now that the call was accepted.
+        meta._plan = plan if plan is not None else meta._plan
     _fill_schedule(meta, config, q)
     return result
 

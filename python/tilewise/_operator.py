@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
 from torch.autograd.graph import increment_version
 
 from tilewise import _ops
+
+# torch's own guard, which has no public name.
+_BELOW_AUTOGRAD = getattr(torch._C, "_AutoDispatchBelowAutograd", contextlib.nullcontext)
 
 NOT_DIFFERENTIABLE = "the operator is not differentiable"
 
@@ -74,13 +78,18 @@ class Operator:
             outputs as far as `given` goes, where those that were given are the same objects. What the call
             does not ask for is None there, and without elements from the functional operator.
         """
-        if torch.is_grad_enabled() and (
+        tracks = torch.is_grad_enabled() and (
             _any_requires_grad(tuple(args[i] for i in self._tensors)) or _any_requires_grad(given)
-        ):
+        )
+        if tracks:
             self._check_grad(dict(zip(self._inputs, args, strict=True)), given)
         for output in given:
             if output is not None:
                 return self._call_out(args, given)
+        if self._differentiable and not tracks and not torch.compiler.is_compiling():
+            # torch's autograd in Python costs more than everything else that a call does on the host.
+            with _BELOW_AUTOGRAD():
+                return self._functional(*args)
         return self._functional(*args)
 
     def _check_grad(self, args: dict[str, Any], given: tuple[torch.Tensor | None, ...]) -> None:

@@ -169,7 +169,7 @@ def dense_decode_plan(
         plan: int32, contiguous, as many elements as a new plan has.
 
     Returns:
-        plan, for calls in which q, k_cache and block_table have these shapes.
+        plan, for calls in which q, k_cache and block_table have these shapes and types, on this device.
 
     Raises:
         RuntimeError: an argument is not as above, or requires grad. Nothing has been written then.
@@ -202,7 +202,7 @@ def sparse_decode_plan(
         plan: int32, contiguous, as many elements as a new plan has.
 
     Returns:
-        plan, for calls in which the other arguments have these shapes.
+        plan, for calls in which the other arguments have these shapes and types, on this device.
 
     Raises:
         RuntimeError: an argument is not as above, or requires grad. Nothing has been written then.

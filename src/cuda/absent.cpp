@@ -19,8 +19,9 @@ KernelTable<Forward> forward_kernels() { return {}; }
 KernelTable<Combine> combine_kernels() { return {}; }
 KernelTable<KvMoveFamily> kv_move_kernels() { return {}; }
 
-// The check has refused every tensor that could come here.
-void make_decode_plan(const ForwardProblem&, const Device&, int32_t*, Stream) {}
+void make_decode_plan(const ForwardProblem& problem, const Device&, int32_t*, Stream) {
+  throw Error(problem.shape.op + ": this build of tilewise has no CUDA kernels");
+}
 void permute_q_b_proj(const PermuteQBProjArgs&, Stream) {}
 void permute_wv_proj(const PermuteWvProjArgs&, Stream) {}
 

@@ -2,11 +2,12 @@
 // device from the lengths that lie there, for any number of calls of the same shapes.
 //
 // Whatever the lengths of a later call are, its results are right: a plan says where pieces begin, and the
-// last piece of a query tile goes on to the end.
+// last piece of a query tile goes on to the end. A plan of other query tiles is not followed.
 //
 //   items   [max_plan_items]   query tile (-1: none), first and last KV tile, slot of the partial result (-1:
 //                              the tile is not cut)
-//   header                     number of query tiles that are cut, most pieces of one
+//   header                     number of query tiles that are cut, most pieces of one, number of query tiles,
+//                              rows of a query tile
 //   cut     [kMostExtraItems]  query tile that is cut, first slot, number of pieces
 // All are four int32 each.
 #pragma once

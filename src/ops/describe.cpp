@@ -51,6 +51,7 @@ std::string describe(const ForwardShape& shape) {
   if (shape.fused) text += fmt::format(", rope of {} positions", shape.max_pos);
   if (shape.q_norm) text += fmt::format(", q norm with eps {:g}", shape.q_norm_eps);
   if (shape.batch_invariant) text += ", batch_invariant";
+  if (shape.planned) text += ", planned";
   return text + describe_epilogue(shape);
 }
 
@@ -63,6 +64,7 @@ std::string describe(const ForwardPlan& plan) {
     text += fmt::format(", up to {} pieces a row of {} keys at least", plan.max_segments,
                         plan.min_piece * plan.tile_keys);
   }
+  if (plan.items > 0) text += fmt::format(", at most {} pieces", plan.items);
   if (plan.scratch_bytes > 0) text += fmt::format(", {} B scratch a thread", plan.scratch_bytes);
   return text;
 }

@@ -192,7 +192,7 @@ struct ForwardPlan {
   int64_t items = 0;         // CUDA: pieces of all rows together, where the caller has a plan
   bool early = false;        // CUDA: kernels are brought up while the ones before them end
   int threads = 1;           // that have scratch memory
-  int64_t slots = 0;  // CUDA: for the partial results of pieces
+  int64_t slots = 0;         // CUDA: for the partial results of pieces
   size_t cut = 0;            // CUDA: a query tile's first slot and number of pieces
   int64_t merge_blocks = 0;  // CUDA: where the caller has a plan
   size_t scratch = 0;

@@ -12,7 +12,7 @@ namespace tilewise::visit {
 // Rows [row_begin, row_end) of one KV head. Row r is token first_token + r / group, head
 // kv_head * group + r % group. Sparse problems have a key list per token, so their tiles hold one token.
 // Numbers of 32 bits, because GPUs divide 64 bits slowly: every row has an output of a kilobyte, so that no
-// memory holds 2^31 of them.
+// GPU's memory holds 2^31 of them.
 struct QueryTile {
   int32_t request = 0;
   int32_t first_token = 0;
@@ -23,10 +23,10 @@ struct QueryTile {
 
   TW_HD constexpr int32_t rows() const { return row_end - row_begin; }
   TW_HD constexpr int32_t token(int32_t row) const {
-    return first_token + static_cast<int32_t>(quotient(row_begin + row, group));
+    return first_token + static_cast<int32_t>(quotient32(row_begin + row, group));
   }
   TW_HD constexpr int32_t head(int32_t row) const {
-    return kv_head * group + static_cast<int32_t>(remainder(row_begin + row, group));
+    return kv_head * group + static_cast<int32_t>(remainder32(row_begin + row, group));
   }
 };
 
@@ -46,8 +46,8 @@ struct QueryTiles {
   TW_HD constexpr QueryTile at(int64_t index) const {
     int64_t left = index;
     const auto take = [&left](int64_t count) {
-      const int64_t i = remainder(left, count);
-      left = quotient(left, count);
+      const int64_t i = remainder32(left, count);
+      left = quotient32(left, count);
       return static_cast<int32_t>(i);
     };
     QueryTile tile;

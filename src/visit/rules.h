@@ -17,10 +17,10 @@ struct Range {
 };
 
 // Of numbers from 0 to 2^32 - 1, without the 64-bit divisions that GPUs do not have.
-TW_HD constexpr int64_t quotient(int64_t a, int64_t b) {
+TW_HD constexpr int64_t quotient32(int64_t a, int64_t b) {
   return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
 }
-TW_HD constexpr int64_t remainder(int64_t a, int64_t b) {
+TW_HD constexpr int64_t remainder32(int64_t a, int64_t b) {
   return static_cast<uint32_t>(a) % static_cast<uint32_t>(b);
 }
 TW_HD constexpr int64_t smaller(int64_t a, int64_t b) { return b < a ? b : a; }

@@ -33,7 +33,7 @@ struct RowSegments {
 };
 
 TW_HD constexpr RowSegments segments_of(int32_t length, const SegmentRule& rule) {
-  const auto round_up = [](int64_t a, int64_t b) { return quotient(a + b - 1, b); };
+  const auto round_up = [](int64_t a, int64_t b) { return quotient32(a + b - 1, b); };
   const int64_t wanted = larger(round_up(length, rule.max_segments), rule.min_keys);
   const int64_t step = round_up(wanted, rule.tile) * rule.tile;
   // One segment even where a segment of 2^31 keys would not fit into the division.

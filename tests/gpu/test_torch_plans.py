@@ -87,14 +87,15 @@ def test_sparse_with_lengths_that_differ() -> None:
     oracle.assert_rows(got[0].cpu(), exact.out, rounded.out)
 
 
-def items_and_cut(plan: torch.Tensor, tiles: int) -> tuple[torch.Tensor, torch.Tensor]:
+def items_and_cut(plan: torch.Tensor, tiles: int, blocks_of_sm: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The items that are used, and of the query tiles that are cut: number, first slot, pieces."""
     rows = plan.cpu().view(-1, 4)
     header = rows.shape[0] - PLAN_EXTRA_ITEMS - 1
-    sms = torch.cuda.get_device_properties(0).multi_processor_count
-    items = rows[: tiles + min(sms, PLAN_EXTRA_ITEMS)]
+    at_once = blocks_of_sm * torch.cuda.get_device_properties(0).multi_processor_count
+    items = rows[: tiles + min(at_once, PLAN_EXTRA_ITEMS)]
     cut = rows[header + 1 :][: int(rows[header, 0]), :3]
     assert int(rows[header, 1]) == (int(cut[:, 2].max()) if len(cut) else 1)
+    assert int(rows[header, 2]) == tiles
     return items[items[:, 0] >= 0], cut
 
 
@@ -105,7 +106,7 @@ def test_a_long_request_is_cut_and_short_ones_are_not() -> None:
     cache = torch.zeros(blocks, PAGE, 1, 576, dtype=torch.bfloat16, device=gpu_calls.DEVICE)
     table = torch.arange(blocks, dtype=torch.int32, device=gpu_calls.DEVICE).repeat(64, 1)
     plan = tilewise.dense_decode_plan(q, cache, table, on_gpu(i32(*lengths)))
-    items, cut = items_and_cut(plan, 64)
+    items, cut = items_and_cut(plan, 64, 1)
     assert cut.shape[0] == 1
     tile, slot, pieces = cut[0].tolist()
     assert tile == 63
@@ -153,7 +154,9 @@ def test_the_callers_plan_is_filled_and_returned() -> None:
     new = tilewise.dense_decode_plan(*moved)
     own = torch.full_like(new, -7)
     assert tilewise.dense_decode_plan(*moved, plan=own) is own
-    for got, expected in zip(items_and_cut(own, len(RAGGED)), items_and_cut(new, len(RAGGED)), strict=True):
+    # Tiles of 16 rows: two blocks a multiprocessor.
+    of_own, of_new = (items_and_cut(plan, len(RAGGED), 2) for plan in (own, new))
+    for got, expected in zip(of_own, of_new, strict=True):
         assert torch.equal(got, expected)
 
 
@@ -162,7 +165,10 @@ def test_the_callers_plan_is_filled_and_returned() -> None:
     [
         (lambda p: {"plan": p[1:]}, r"dense_decode: plan must be int32 \[\d+\], got int32 \[\d+\]"),
         (lambda p: {"plan": p.long()}, r"dense_decode: plan must be int32 \[\d+\], got int64 \[\d+\]"),
-        (lambda p: {"plan": p, "batch_invariant": True}, "plan must be left out where batch_invariant, got int32"),
+        (
+            lambda p: {"plan": p, "batch_invariant": True},
+            "plan must be left out where batch_invariant, got int32",
+        ),
         (lambda p: {"plan": p.cpu()}, "dense_decode: plan must be on cuda:0, got cpu"),
         (
             lambda p: {"plan": torch.empty(p.numel() + 1, dtype=p.dtype, device=p.device)[1:]},
@@ -177,14 +183,57 @@ def test_errors(change, text: str) -> None:
         tilewise.dense_decode(*moved, 0.05, **change(plan))
 
 
+@pytest.mark.parametrize("fill", [0, -1, 2**31 - 1, None])
+def test_what_is_no_plan_is_not_followed(fill: int | None) -> None:
+    args = dense(RAGGED, h_q=128)
+    moved = tuple(on_gpu(x) for x in args)
+    plan = tilewise.dense_decode_plan(*moved)
+    if fill is None:
+        plan.random_(-(2**31), 2**31 - 1, generator=torch.Generator(gpu_calls.DEVICE).manual_seed(1))
+    else:
+        plan.fill_(fill)
+    assert_dense_right(args, tilewise.dense_decode(*moved, 0.05, plan=plan))
+
+
+def test_a_plan_of_as_many_elements_for_other_shapes_gives_right_results() -> None:
+    wide, many = dense((700,), h_q=32), dense((700, 33), h_q=16)
+    plan = tilewise.dense_decode_plan(*(on_gpu(x) for x in wide))
+    assert_dense_right(many, tilewise.dense_decode(*(on_gpu(x) for x in many), 0.05, plan=plan))
+
+
+def test_empty_batches_and_no_tokens() -> None:
+    for q_shape, lengths in (((0, 1, 16, 576), ()), ((2, 0, 16, 576), (3, 4))):
+        cache = bf16(4, PAGE, 1, 576)
+        table = torch.zeros(len(lengths), 2, dtype=torch.int32)
+        moved = tuple(on_gpu(x) for x in (bf16(*q_shape), cache, table, i32(*lengths)))
+        plan = tilewise.dense_decode_plan(*moved)
+        out, lse = tilewise.dense_decode(*moved, 0.05, plan=plan)
+        assert out.shape == (*q_shape[:3], 512)
+        assert lse.numel() == 0
+        meta, _ = flash_mla.get_mla_metadata()
+        got, _ = flash_mla.flash_mla_with_kvcache(*moved, 512, meta)
+        assert got.shape == out.shape
+    torch.cuda.synchronize()
+
+
+def test_a_refused_call_of_flash_mla_leaves_no_plan() -> None:
+    q, cache, table, lengths = (on_gpu(x) for x in dense(RAGGED, h_q=64))
+    meta, _ = flash_mla.get_mla_metadata()
+    with pytest.raises(RuntimeError, match="flash_mla_with_kvcache: out must be"):
+        flash_mla.flash_mla_with_kvcache(q, cache, table, lengths, 512, meta, out=q[:1])
+    assert meta._plan is None
+    with pytest.raises(RuntimeError, match="flash_mla_with_kvcache: cache_seqlens must be int32"):
+        flash_mla.flash_mla_with_kvcache(q, cache, table, lengths.long(), 512, meta)
+
+
 def test_flash_mla_makes_one_plan_for_a_schedule() -> None:
     args = dense(RAGGED, h_q=64)
     q, cache, table, lengths = (on_gpu(x) for x in args)
     meta, _ = flash_mla.get_mla_metadata()
     first = flash_mla.flash_mla_with_kvcache(q, cache, table, lengths, 512, meta, softmax_scale=0.05)
-    plan = meta.plan
+    plan = meta._plan
     assert plan is not None
     second = flash_mla.flash_mla_with_kvcache(q, cache, table, lengths, 512, meta, softmax_scale=0.05)
-    assert meta.plan is plan
+    assert meta._plan is plan
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
     assert_dense_right(args, first)

@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "cases/data.h"
+#include "cases/gpu.h"
 #include "cases/judge.h"
 #include "cuda/portable/config.h"
 #include "tests/support/tile_shapes.h"
@@ -129,12 +130,12 @@ TEST(GpuPlan, Describe) {
   // Workspace: a row's partial results are 512 floats, a maximum and a sum.
   EXPECT_EQ(
       text(dense_case(64)),
-      "dense_decode: kernel cuda_portable, 1 thread, 3947520 B workspace; b 2, s_q 1, h_q 64, h_kv 1, d "
+      "dense_decode: kernel cuda_portable, 1 thread, 10000448 B workspace; b 2, s_q 1, h_q 64, h_kv 1, d "
       "576/512, q bfloat16, keys bfloat16 602x16 max_blocks 300 with lengths, scale 0.0416667, causal, "
-      "out bfloat16; 2 tiles of 64 rows x 64 keys, up to 15 pieces a row of 64 keys at least");
+      "out bfloat16; 2 tiles of 64 rows x 64 keys, up to 38 pieces a row of 64 keys at least");
   EXPECT_EQ(
       text(dense_case(64, true)),
-      "dense_decode: kernel cuda_portable, 1 thread, 1315840 B workspace; b 2, s_q 1, h_q 64, h_kv 1, d "
+      "dense_decode: kernel cuda_portable, 1 thread, 1315904 B workspace; b 2, s_q 1, h_q 64, h_kv 1, d "
       "576/512, q bfloat16, keys bfloat16 602x16 max_blocks 300 with lengths, scale 0.0416667, causal, "
       "batch_invariant, out bfloat16; 2 tiles of 64 rows x 64 keys, up to 5 pieces a row of 1024 keys at "
       "least");
@@ -143,6 +144,44 @@ TEST(GpuPlan, Describe) {
       "sparse_prefill_fwd: kernel cuda_portable, 1 thread, 0 B workspace; b 1, s_q 3, h_q 4, h_kv 1, d "
       "576/512, q bfloat16, keys bfloat16 200x1 topk 70 with lengths, scale 0.0416667, batch_invariant, "
       "out bfloat16; 3 tiles of 16 rows x 32 keys");
+}
+
+// The memory of a call with a plan follows from the shape and the device; the plan's size from the shape
+// alone.
+TEST(GpuPlan, CallersPlans) {
+  const cases::CaseData data = cases::make(dense_case(64));
+  auto args = std::get<DenseDecodeArgs>(cases::on_device(data.args(), h200().id));
+  const int64_t size = decode_plan_size(args);
+  EXPECT_EQ(size, 4 * (2 * 4 + 1024 + 1 + 1024));  // 2 requests of 4 times 16 rows
+  alignas(16) static int32_t memory[4];            // nothing is read from it
+  const int64_t stride = 1;
+  const auto plan_at = [&](const int32_t* data_of_plan, int64_t n) {
+    return TensorView(data_of_plan, DType::kInt32, {&n, 1}, {&stride, 1}, h200().id);
+  };
+  args.plan = plan_at(memory, size);
+  const std::string text = plan(args, h200()).describe();
+  EXPECT_THAT(text, HasSubstr(", planned, out bfloat16"));
+  // Two query tiles and one more wave of blocks.
+  EXPECT_THAT(text, HasSubstr("2 tiles of 64 rows x 64 keys, at most 134 pieces"));
+  // 134 slots of 64 rows: 512 floats, a maximum and a sum.
+  EXPECT_THAT(text, HasSubstr(std::to_string(134 * 64 * (512 * 4 + 8)) + " B workspace"));
+
+  const auto refused = [&](const TensorView& given, bool batch_invariant) -> std::string {
+    args.plan = given;
+    args.batch_invariant = batch_invariant;
+    try {
+      plan(args, h200());
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "nothing was thrown";
+  };
+  EXPECT_EQ(refused(plan_at(memory, 4), false), "dense_decode: plan must be int32 [8228], got int32 [4]");
+  EXPECT_EQ(refused(plan_at(memory + 1, size), false),
+            "dense_decode: plan must be memory that starts at a multiple of 16 bytes, got an address 4 bytes "
+            "past one");
+  EXPECT_EQ(refused(plan_at(memory, size), true),
+            "dense_decode: plan must be left out where batch_invariant, got int32 [8228]");
 }
 
 // A row's pieces by its own length alone, whatever runs beside it.
@@ -161,7 +200,7 @@ TEST(GpuPlan, DevicesThatAreRefused) {
   EXPECT_EQ(refusal_of_gpu(c, gpu(75, 40, 65536)), "needs compute capability 8.0, the device has 7.5");
   EXPECT_EQ(refusal_of_gpu(c, gpu(90, 0, kLargeShared)), "needs a multiprocessor, the device has 0");
   EXPECT_EQ(refusal_of_gpu(c, gpu(80, 100, 48 << 10)),
-            "needs 76960 B of shared memory, the device has 49152 B");
+            "needs 77200 B of shared memory, the device has 49152 B");
   EXPECT_EQ(refusal_of_gpu(c, h200()), "");
   EXPECT_THAT(refusal(c, gpu(75, 40, 65536)),
               ::testing::StartsWith("dense_decode: kernel must be one that supports this call, got no kernel "

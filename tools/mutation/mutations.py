@@ -285,8 +285,8 @@ MUTATIONS = (
     Mutation(
         "16-bit head index",
         "src/visit/query_tile.h",
-        "return kv_head * group + (row_begin + row) % group;",
-        "return kv_head * group + static_cast<uint16_t>((row_begin + row) % group);",
+        "return kv_head * group + static_cast<int32_t>(remainder32(row_begin + row, group));",
+        "return kv_head * group + static_cast<uint16_t>(remainder32(row_begin + row, group));",
         "*Large*Heads*",
     ),
     Mutation(

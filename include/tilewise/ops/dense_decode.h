@@ -25,7 +25,7 @@ struct DenseDecodeArgs {
   TensorView descale_q;          ///< float32 [1], float8 row only
   TensorView descale_k;          ///< float32 [1], float8 row only
   bool batch_invariant = false;  ///< CPU kernels always are
-  TensorView plan;               ///< optional, on a GPU: what fill_decode_plan made; not where batch_invariant
+  TensorView plan;  ///< optional, on a GPU: what fill_decode_plan made; not where batch_invariant
 
   TensorView out;  ///< [b, s_q, h_q, d_v]
   TensorView lse;  ///< optional float32 [b, h_q, s_q], natural base
@@ -42,8 +42,9 @@ void dense_decode(const DenseDecodeArgs& args, const PlanOptions& options = {});
 int64_t decode_plan_size(const DenseDecodeArgs& args);
 /// Fills args.plan, contiguous int32 [decode_plan_size] at a multiple of 16 bytes on a GPU, from the lengths
 /// that lie there: how the keys of the batch are cut into evenly loaded pieces. For any number of calls with
-/// q, k_cache and block_table of the same shapes: their results are right whatever their lengths are, and
-/// quick where they are about these. Reads neither outputs nor values. Throws InvalidArgument.
+/// q, k_cache and block_table of the same shapes and types on the same device: their results are right
+/// whatever their lengths are, and quick where they are about these. Reads neither outputs nor values. Throws
+/// InvalidArgument.
 void fill_decode_plan(const DenseDecodeArgs& args, const Device& device, Stream stream = {});
 /// The operator's kernel table, best first, with the reason for every refusal.
 std::vector<KernelVerdict> explain(const DenseDecodeArgs& args, const Device& device);

@@ -24,7 +24,7 @@ struct SparseDecodeArgs {
   Record extra_record = Record::kAuto;
   TensorView attn_sink;          ///< optional float32 [h_q]
   bool batch_invariant = false;  ///< CPU kernels always are
-  TensorView plan;               ///< optional, on a GPU: what fill_decode_plan made; not where batch_invariant
+  TensorView plan;  ///< optional, on a GPU: what fill_decode_plan made; not where batch_invariant
 
   TensorView out;  ///< bfloat16 [b, s_q, h_q, 512]
   TensorView lse;  ///< optional float32 [b, h_q, s_q], natural base

@@ -61,13 +61,22 @@ class AmxUnit {
   /// A block of kA x kB registers of sums.
   template <int kA, int kB, bool kContinue, class Meanwhile>
   TW_BF16 static void multiply_block(const Block& x, const Meanwhile& meanwhile) {
-    std::byte* lower = x.c + kRegisterRows * x.c_stride;
+    // Copies, because the instructions' clobbers would have what lies in memory read again at every step.
+    const int64_t terms = x.terms;
+    const int64_t steps = x.steps;
+    const int64_t a_stride = x.a_stride;
+    const int64_t a_next = x.a_next;
+    const int64_t a_step = x.a_step;
+    const int64_t b_next = x.b_next;
+    const int64_t c_stride = x.c_stride;
+    std::byte* upper = x.c;
+    std::byte* lower = upper + kRegisterRows * c_stride;
     constexpr int64_t kNextColumn = kRegisterRows * 4;
     if constexpr (kContinue) {
-      TW_LOAD_TILE(0, x.c, x.c_stride);
-      if constexpr (kB == 2) TW_LOAD_TILE(1, x.c + kNextColumn, x.c_stride);
-      if constexpr (kA == 2) TW_LOAD_TILE(2, lower, x.c_stride);
-      if constexpr (kA == 2 && kB == 2) TW_LOAD_TILE(3, lower + kNextColumn, x.c_stride);
+      TW_LOAD_TILE(0, upper, c_stride);
+      if constexpr (kB == 2) TW_LOAD_TILE(1, upper + kNextColumn, c_stride);
+      if constexpr (kA == 2) TW_LOAD_TILE(2, lower, c_stride);
+      if constexpr (kA == 2 && kB == 2) TW_LOAD_TILE(3, lower + kNextColumn, c_stride);
     } else {
       TW_ZERO_TILE(0);
       if constexpr (kB == 2) TW_ZERO_TILE(1);
@@ -75,30 +84,30 @@ class AmxUnit {
       if constexpr (kA == 2 && kB == 2) TW_ZERO_TILE(3);
     }
     const std::byte* b = x.b;
-    for (int64_t term = 0; term < x.terms; ++term) {
+    for (int64_t term = 0; term < terms; ++term) {
       const std::byte* a = x.a[term];
-      for (int64_t i = 0; i < x.steps; ++i) {
-        TW_LOAD_TILE(4, a, x.a_stride);
+      for (int64_t i = 0; i < steps; ++i) {
+        TW_LOAD_TILE(4, a, a_stride);
         TW_LOAD_TILE(6, b, 64);
         TW_MULTIPLY(0, 4, 6);
         if constexpr (kB == 2) {
-          TW_LOAD_TILE(7, b + x.b_next, 64);
+          TW_LOAD_TILE(7, b + b_next, 64);
           TW_MULTIPLY(1, 4, 7);
         }
         if constexpr (kA == 2) {
-          TW_LOAD_TILE(5, a + x.a_next, x.a_stride);
+          TW_LOAD_TILE(5, a + a_next, a_stride);
           TW_MULTIPLY(2, 5, 6);
           if constexpr (kB == 2) TW_MULTIPLY(3, 5, 7);
         }
-        a += x.a_step;
+        a += a_step;
         b += kRegisterBytes;
         meanwhile();
       }
     }
-    TW_STORE_TILE(0, x.c, x.c_stride);
-    if constexpr (kB == 2) TW_STORE_TILE(1, x.c + kNextColumn, x.c_stride);
-    if constexpr (kA == 2) TW_STORE_TILE(2, lower, x.c_stride);
-    if constexpr (kA == 2 && kB == 2) TW_STORE_TILE(3, lower + kNextColumn, x.c_stride);
+    TW_STORE_TILE(0, upper, c_stride);
+    if constexpr (kB == 2) TW_STORE_TILE(1, upper + kNextColumn, c_stride);
+    if constexpr (kA == 2) TW_STORE_TILE(2, lower, c_stride);
+    if constexpr (kA == 2 && kB == 2) TW_STORE_TILE(3, lower + kNextColumn, c_stride);
   }
 };
 

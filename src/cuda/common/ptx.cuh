@@ -8,6 +8,8 @@
 
 namespace tilewise::cuda {
 
+inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
+
 __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }

@@ -1,4 +1,5 @@
 // Merging partial results. The weights are made in double, one a lane; merge.cuh says who adds up what.
+#include <cstdint>
 #include <string>
 
 #include "cuda/common/launch.h"
@@ -6,6 +7,7 @@
 #include "cuda/portable/epilogue.cuh"
 #include "cuda/portable/merge.cuh"
 #include "softmax/state.h"
+#include "tilewise/error.h"
 
 namespace tilewise::cuda {
 namespace {
@@ -77,10 +79,10 @@ __global__ void __launch_bounds__(32 * kMostGroups) combine_kernel(const __grid_
   const MergePlace place = MergePlace::of(p.num_partials);
   const bool exists = place.unit < p.num_units;
   const int64_t slices = (p.d_v + kSliceColumns - 1) / kSliceColumns;
-  const auto slice = static_cast<int>(visit::remainder(place.unit, slices));
-  const int64_t row = exists ? visit::quotient(place.unit, slices) : 0;
-  const int64_t token = visit::quotient(row, p.h_q);
-  const int64_t head = visit::remainder(row, p.h_q);
+  const auto slice = static_cast<int>(visit::remainder32(place.unit, slices));
+  const int64_t row = exists ? visit::quotient32(place.unit, slices) : 0;
+  const int64_t token = visit::quotient32(row, p.h_q);
+  const int64_t head = visit::remainder32(row, p.h_q);
   const softmax::PartialState state = state_of_row(p, token, head, lane);
   const double lse = softmax::merged_lse(state, p.base);
   const double factor = p.has_sink ? softmax::sink_factor(lse, p.sink[head * p.sink_stride]) : 1.0;
@@ -128,6 +130,7 @@ class PortableCombine final : public Kernel<Combine> {
     const DeviceGuard device(place.device.index);
     const CombineShape& shape = problem.shape;
     const int64_t units = shape.s_q * shape.h_q * visit::ceil_div(shape.d_v, kSliceColumns);
+    if (units > UINT32_MAX) throw CudaError(shape.op + ": more rows than a launch can have");
     const CombineParams params{.fp8 = problem,
                                .casts = shape.fp8,
                                .has_sink = shape.has_sink,

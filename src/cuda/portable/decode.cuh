@@ -76,7 +76,8 @@ __device__ __forceinline__ uint4 decode_columns(const RawLayout& layout, const R
 // A segment of kRows raw rows, `stride` bytes apart, by eight lanes, eight columns each at a time.
 template <formats::Element kElement, formats::ScaleType kType, int kRows, class Store>
 __device__ __forceinline__ void decode_segment(const RawLayout& layout, const RawSegment& segment,
-                                               const uint8_t* rows, int stride, int lane, const Store& store) {
+                                               const uint8_t* rows, int stride, int lane,
+                                               const Store& store) {
   // Several are read before any is stored: to the compiler a store could change what is read.
   constexpr int kAtOnce = 2;
   const auto decode = [&]<int kPieces>(int i) {
@@ -101,11 +102,11 @@ __device__ __forceinline__ void decode_segment(const RawLayout& layout, const Ra
   if (i < segment.columns / 64) decode.template operator()<1>(i);
 }
 
-// kRows raw rows, `stride` bytes apart (16-byte aligned), by eight lanes. store(row, piece, columns) takes the
-// columns 8 * piece ... of a token. Segments and groups are whole multiples of 64 and of 8 columns.
+// kRows raw rows, `stride` bytes apart (16-byte aligned), by eight lanes. store(row, piece, columns) takes
+// the columns 8 * piece ... of a token. Segments and groups are whole multiples of 64 and of 8 columns.
 template <int kRows, class Store>
-__device__ __forceinline__ void decode_rows(const RawLayout& layout, const uint8_t* rows, int stride, int lane,
-                                            const Store& store) {
+__device__ __forceinline__ void decode_rows(const RawLayout& layout, const uint8_t* rows, int stride,
+                                            int lane, const Store& store) {
   using formats::Element;
   using formats::ScaleType;
 #pragma unroll 1

@@ -150,7 +150,7 @@ __device__ void store_fp8(const Fp8Tensors& t, const CastGroups& groups, int64_t
     for (int j = 0; j < 4; ++j) amax = fmaxf(amax, fabsf(o.v[i][j]));
 #pragma unroll
     for (int step = 1; step < kCastGroup / 4; step *= 2) {
-      amax = fmaxf(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, step));
+      amax = fmaxf(amax, __shfl_xor_sync(kAllLanes, amax, step));
     }
     const uint8_t code = e4m3_scale_to_ue8m0(amax);
     // 2^(127 - exponent) is 1 / scale, exactly.
@@ -204,7 +204,7 @@ __device__ void store_row_output(const ForwardParams& p, const RowPlace& row, fl
 
 // The same for a partial result of fused_decode_partials.
 __device__ inline float end_partial_state(const ForwardParams& p, const RowPlace& row, int64_t split,
-                                            const softmax::RowState& state) {
+                                          const softmax::RowState& state) {
   const ForwardTensors& t = p.tensors;
   const softmax::RowResult result = softmax::finish(state);
   *(t.lse.at(0, row.token, row.head) + split * t.split_stride_lse) =

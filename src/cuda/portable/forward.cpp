@@ -17,10 +17,15 @@
 namespace tilewise::cuda {
 namespace {
 
-/// With a plan the merge has as many blocks as run at the same time.
+/// With a plan the merge has as many blocks as run at the same time: by merge_kernel's launch bounds.
 constexpr int64_t kMergeBlocksOfSm = 2;
-/// From here on a kernel can be brought up before the one it waits for is done.
+/// From here on a kernel can be brought up before the one it waits for is done, if it was compiled to wait.
 constexpr int32_t kEarlyCapability = 90;
+#if defined(TILEWISE_CUDA_MAY_NOT_WAIT)
+constexpr bool kWaits = false;
+#else
+constexpr bool kWaits = true;
+#endif
 
 // Pieces of a row whose bits may not depend on the batch, in keys: those of a prefill are not cut.
 constexpr int64_t kInvariantPiece = 1024;
@@ -173,7 +178,7 @@ class PortableForward final : public Kernel<Forward> {
     plan.tile_rows = config.tile_rows;
     plan.tile_keys = config.tile_keys;
     plan.num_tiles = query_tiles(shape, plan.tile_rows).count();
-    plan.early = device.cuda_capability >= kEarlyCapability;
+    plan.early = kWaits && device.cuda_capability >= kEarlyCapability;
     const int64_t at_once = blocks_at_once(config, shape, device);
     if (shape.planned) {
       plan.items = plan.num_tiles + plan_extra_items(at_once);
@@ -190,6 +195,7 @@ class PortableForward final : public Kernel<Forward> {
   }
 
   void run(const ForwardProblem& problem, const ForwardPlan& plan, const RunPlace& place) const override {
+    if (plan.num_tiles == 0) return;
     const DeviceGuard device(place.device.index);
     const ForwardShape& shape = problem.shape;
     const ForwardConfig& config = kForwardConfigs[plan.config];
@@ -220,8 +226,8 @@ class PortableForward final : public Kernel<Forward> {
                   instances_for(shape)[static_cast<size_t>(plan.config)](), &params);
     if (!merges(shape, plan)) return;
     const int64_t units = plan.num_tiles * plan.tile_rows * (shape.d_v / kSliceColumns);
-    const MergeGrid grid = shape.planned ? MergeGrid{plan.merge_blocks, 32 * kMostGroups}
-                                         : merge_grid(units, plan.max_segments);
+    const MergeGrid grid =
+        shape.planned ? MergeGrid{plan.merge_blocks, 32 * kMostGroups} : merge_grid(units, plan.max_segments);
     launch_kernel({.op = shape.op.c_str(),
                    .name = "cuda_portable merge",
                    .blocks = grid.blocks,

@@ -19,6 +19,7 @@
 //
 #pragma once
 
+#include <climits>
 #include <cstdint>
 
 #include "cuda/common/ptx.cuh"
@@ -53,7 +54,7 @@ class ForwardBlock {
 
   __device__ void run() {
     // What the last kernel may have written is read behind the wait alone.
-    if (threadIdx.x == 0) place_tile(visit::quotient(blockIdx.x, p_.max_pieces));
+    if (threadIdx.x == 0 && p_.items == nullptr) place_tile(visit::quotient32(blockIdx.x, p_.max_pieces));
     await_last_kernel();
     if (threadIdx.x == 0) find_work();
     __syncthreads();
@@ -94,7 +95,7 @@ class ForwardBlock {
   __device__ void find_work() {
     int4 item{};
     if (p_.items != nullptr) {
-      item = p_.items[blockIdx.x];
+      item = planned_item();
       if (item.x < 0 || item.x >= p_.num_tiles || item.w >= p_.partials.slots) {
         reinterpret_cast<KeyTiles*>(shared_ + at_.key_tiles)->places = {-1, -1};
         return;
@@ -105,7 +106,7 @@ class ForwardBlock {
     if (p_.items != nullptr) {
       tiles.take_item(item);
     } else {
-      const auto tile_index = static_cast<int32_t>(visit::quotient(blockIdx.x, p_.max_pieces));
+      const auto tile_index = static_cast<int32_t>(visit::quotient32(blockIdx.x, p_.max_pieces));
       const int32_t pieces = tiles.take_piece(p_, piece());
       tiles.slot = static_cast<int32_t>(blockIdx.x);
       if (p_.partials.cut != nullptr && piece() == 0) {
@@ -114,9 +115,15 @@ class ForwardBlock {
     }
     *reinterpret_cast<KeyTiles*>(shared_ + at_.key_tiles) = tiles;
   }
+  // The block's item of the caller's plan. Without a plan for these query tiles each is one piece.
+  __device__ int4 planned_item() const {
+    if (is_plan_for(*p_.plan_header, p_.num_tiles, kRows)) return p_.items[blockIdx.x];
+    const auto tile = static_cast<int32_t>(blockIdx.x);
+    return {tile < p_.num_tiles ? tile : -1, 0, INT_MAX, -1};
+  }
   static_assert(sizeof(visit::QueryTile) <= kQueryTileBytes && sizeof(KeyTiles) <= kKeyTilesBytes);
   __device__ int32_t piece() const {
-    return static_cast<int32_t>(visit::remainder(blockIdx.x, p_.max_pieces));
+    return static_cast<int32_t>(visit::remainder32(blockIdx.x, p_.max_pieces));
   }
 
   static constexpr int kRows = kConfig.tile_rows;
@@ -355,7 +362,7 @@ class ForwardBlock {
         for (int k = 0; k < 4; ++k) scores[m][n][k] *= factor[m][k / 2];
       }
     }
-    if (!__all_sync(0xFFFFFFFFu, all)) {
+    if (!__all_sync(kAllLanes, all)) {
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
@@ -398,8 +405,8 @@ class ForwardBlock {
         for (int n = 1; n < kKeyTiles; ++n) {
           most = max_or_nan(most, max_or_nan(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
         }
-        most = max_or_nan(most, __shfl_xor_sync(0xFFFFFFFFu, most, 1));
-        most = max_or_nan(most, __shfl_xor_sync(0xFFFFFFFFu, most, 2));
+        most = max_or_nan(most, __shfl_xor_sync(kAllLanes, most, 1));
+        most = max_or_nan(most, __shfl_xor_sync(kAllLanes, most, 2));
         if (lane_ % 4 == 0) partial()[column_group_ * kRows + first_row() + 16 * m + 8 * half] = most;
       }
     }
@@ -414,7 +421,7 @@ class ForwardBlock {
           most = max_or_nan(most, partial()[c * kRows + first_row() + 16 * m + 8 * half]);
         }
         // Eight rows of the warp at a time: most tiles raise the maximum of few.
-        if (__any_sync(0xFFFFFFFFu, !(most <= max_[m][half]))) rescale(m, half, most);
+        if (__any_sync(kAllLanes, !(most <= max_[m][half]))) rescale(m, half, most);
       }
     }
 #pragma unroll
@@ -493,8 +500,8 @@ class ForwardBlock {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float sum = sum_[m][half];
-        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
-        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
+        sum += __shfl_xor_sync(kAllLanes, sum, 1);
+        sum += __shfl_xor_sync(kAllLanes, sum, 2);
         if (lane_ % 4 == 0) partial()[column_group_ * kRows + first_row() + 16 * m + 8 * half] = sum;
       }
     }

@@ -103,7 +103,7 @@ __device__ __forceinline__ uint32_t stored_scale(const formats::Scales& scales, 
   uint32_t largest = max(pairs & 0xFFFFu, pairs >> 16);
 #pragma unroll
   for (int step = 1; step < scales.group / kPiece; step *= 2) {
-    largest = max(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, step));
+    largest = max(largest, __shfl_xor_sync(kAllLanes, largest, step));
   }
   const float amax = bf16_bits_to_f32(static_cast<uint16_t>(largest));
   return f32_is_finite(amax) ? formats::quantised_scale(scales, amax) : formats::nan_scale(scales.type);

@@ -4,6 +4,7 @@
 
 #include "cuda/portable/instances.h"
 #include "cuda/portable/params.h"
+#include "ops/decode_plan.h"
 #include "softmax/state.h"
 
 namespace tilewise::cuda {
@@ -98,13 +99,13 @@ __device__ void merge_unit(const ForwardParams& p, const MergePlace& place, int6
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int slice = static_cast<int>(unit % kSlices);
   const int64_t stride = p.tiles.tile_rows;
-  const auto row = static_cast<int32_t>(visit::remainder(unit / kSlices, stride));
-  CutTile cut = cut_tile_of(p, visit::quotient(unit / kSlices, stride), num_tiles);
+  const auto row = static_cast<int32_t>(visit::remainder32(unit / kSlices, stride));
+  CutTile cut = cut_tile_of(p, visit::quotient32(unit / kSlices, stride), num_tiles);
   const visit::QueryTile tile = p.tiles.at(cut.tile);
   if (row >= tile.rows()) cut.pieces = 0;
   const int64_t first = cut.slot * stride + row;
   RowValues<1> o{.v = {}, .first = slice};
-  const int groups = merge_groups(cut.pieces);
+  const int groups = min(merge_groups(cut.pieces), place.groups);
   const int begin = cut.pieces * place.group / groups;
   const int end = place.group < groups ? cut.pieces * (place.group + 1) / groups : begin;
   Merged run = merge_run(p.partials.state + first, p.partials.out + first * kFusedDim + o.column(0, lane),
@@ -127,13 +128,15 @@ __global__ void __launch_bounds__(32 * kMostGroups, 2) merge_kernel(const __grid
   int64_t most_pieces = p.max_pieces;
   if (p.items != nullptr) {
     const PlanHeader header = *p.plan_header;
-    num_tiles = header.cut_tiles;
+    if (!is_plan_for(header, p.num_tiles, p.tiles.tile_rows)) return;
+    num_tiles = visit::smaller(header.cut_tiles, kMostExtraItems);
     most_pieces = header.most_pieces;
   }
   const MergePlace place = MergePlace::of(most_pieces);
   const int64_t units = num_tiles * p.tiles.tile_rows * kSlices;
   const int64_t first = place.unit - place.unit % (blockDim.x / 32 / place.groups);
-  for (int64_t i = 0; first + i < units; i += place.units_at_once) merge_unit(p, place, place.unit + i, num_tiles);
+  for (int64_t i = 0; first + i < units; i += place.units_at_once)
+    merge_unit(p, place, place.unit + i, num_tiles);
 }
 
 }  // namespace

@@ -20,7 +20,14 @@ struct alignas(16) CutTile {
 struct alignas(16) PlanHeader {
   int32_t cut_tiles = 0;
   int32_t most_pieces = 0;
+  // Of the shape that it was made for.
+  int32_t num_tiles = 0;
+  int32_t tile_rows = 0;
 };
+
+TW_HD constexpr bool is_plan_for(const PlanHeader& header, int64_t num_tiles, int64_t tile_rows) {
+  return header.num_tiles == num_tiles && header.tile_rows == tile_rows;
+}
 
 /// Output and softmax state of pieces that wait for their merge; null where no query tile has two.
 struct Partials {
@@ -60,13 +67,13 @@ struct ForwardParams {
   ForwardTensors tensors;
   visit::QueryTiles tiles;
   int64_t tile_keys = 0;
-  int64_t min_piece = 1;   // KV tiles
-  int64_t max_pieces = 1;  // of a query tile
+  int64_t min_piece = 1;        // KV tiles
+  int64_t max_pieces = 1;       // of a query tile
   const int4* items = nullptr;  // of the caller's plan (ops/decode_plan.h): a block's; null: cut by shape
   const PlanHeader* plan_header = nullptr;
   int32_t num_tiles = 0;
   Partials partials;  // where max_pieces > 1 or there is a plan
-  Divisor heads;  // query heads of a KV head
+  Divisor heads;      // query heads of a KV head
   CastGroups cast;
   Divisor main_page;
   Divisor extra_page;

@@ -17,7 +17,6 @@ namespace {
 
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
-constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 // Candidates: 1 to 64 pieces of the longest query tile, then every eighth number.
 constexpr int kCandidates = 128;
 constexpr int kEveryCandidate = 64;
@@ -96,8 +95,7 @@ __device__ uint32_t cheapest_length(const PlanParams& p, uint32_t longest) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int i = static_cast<int>(threadIdx.x) / 32; i < kCandidates; i += kWarps) {
     const uint32_t pieces = pieces_of_candidate(i);
-    const int64_t cost =
-        pieces > longest ? LLONG_MAX : cost_of(p, (longest + pieces - 1) / pieces, lane);
+    const int64_t cost = pieces > longest ? LLONG_MAX : cost_of(p, (longest + pieces - 1) / pieces, lane);
     if (lane == 0) costs[i] = cost;
   }
   __syncthreads();
@@ -169,7 +167,10 @@ __global__ void __launch_bounds__(kThreads) plan_kernel(const __grid_constant__ 
     most = max(most, cut.pieces);
   }
   most = largest_of_block(most);
-  if (threadIdx.x == 0) *p.plan.header = {static_cast<int32_t>(done.cut), static_cast<int32_t>(most)};
+  if (threadIdx.x == 0) {
+    *p.plan.header = {static_cast<int32_t>(done.cut), static_cast<int32_t>(most), p.forward.num_tiles,
+                      static_cast<int32_t>(p.forward.tiles.tile_rows)};
+  }
   for (int32_t i = static_cast<int32_t>(done.items + threadIdx.x); i < p.num_items; i += kThreads) {
     p.plan.items[i] = {-1, 0, 0, -1};
   }
@@ -189,8 +190,7 @@ void make_decode_plan(const ForwardProblem& problem, const Device& device, int32
   params.forward = forward_params(problem, config);
   params.costs = piece_costs(config, shape);
   params.at_once = blocks_at_once(config, shape, device);
-  params.num_items =
-      static_cast<int32_t>(params.forward.num_tiles + plan_extra_items(params.at_once));
+  params.num_items = static_cast<int32_t>(params.forward.num_tiles + plan_extra_items(params.at_once));
   params.plan = parts_of_plan(plan, shape);
   if (params.forward.num_tiles == 0) return;
   launch({.op = shape.op.c_str(),

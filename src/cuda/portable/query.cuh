@@ -64,7 +64,7 @@ __device__ float transform_query(const ForwardParams& p, float cos, float sin, i
         sum = fmaf(low, low, fmaf(high, high, sum));
       }
     }
-    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
+    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
     factor = 1.0f / sqrtf(sum / static_cast<float>(kDim) + p.shape.q_norm_eps);
   }
   __syncwarp();

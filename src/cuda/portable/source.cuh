@@ -75,8 +75,7 @@ class KeySource {
   // Decodes the raw tile that has arrived. Only lanes that copied a row decode it.
   __device__ void decode(const uint8_t* raw, uint8_t* to) const {
     decode_rows<kRows>(fetched_extra_ ? p_.extra_raw : p_.main_raw, raw + row(0) * p_.raw_row_bytes,
-                       kRowsAtOnce * p_.raw_row_bytes, lane(),
-                       [&](int i, int piece, const uint4& columns) {
+                       kRowsAtOnce * p_.raw_row_bytes, lane(), [&](int i, int piece, const uint4& columns) {
                          *reinterpret_cast<uint4*>(to + swizzled<kDim * 2>(row(i), piece)) = columns;
                        });
   }
