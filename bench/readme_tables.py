@@ -34,7 +34,7 @@ def against_torch(name: str) -> str:
             cells.append(f"{other['times_faster']:.1f} ({other['tilewise_ms']:.1f} ms)")
         lines.append(f"| {result['case']} | {' | '.join(cells)} |")
     lines += ["", "Medians of pairs. The machines' speed moves: only the two times of a pair are comparable."]
-    lines += [f"{title}: {described(report)}." for title, report in zip(titles, reports, strict=True)]
+    lines += [""] + [f"* {title}: {described(report)}" for title, report in zip(titles, reports, strict=True)]
     return "\n".join(lines) + "\n"
 
 
