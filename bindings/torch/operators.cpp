@@ -15,9 +15,19 @@ namespace {
 
 // ---- attention over caches and token lists ------------------------------------------------------
 
-/// The plan's own operators have the decodes' arguments, and the plan as their output.
-struct DensePlanArgs : DenseDecodeArgs {};
-struct SparsePlanArgs : SparseDecodeArgs {};
+/// A plan's own operator has arguments of its decode, and the plan as its output.
+template <class DecodeArgs>
+struct PlanArgs : DecodeArgs {};
+
+template <class DecodeArgs>
+struct DecodePlan {
+  using Args = PlanArgs<DecodeArgs>;
+
+  static void take(Inputs& in, Args& args) { args.plan = in.output("plan"); }
+  static void allocate(Outputs& outputs, Args& args) {
+    args.plan = outputs.empty(DType::kInt32, {decode_plan_size(args)});
+  }
+};
 
 struct DenseDecode {
   static constexpr const char* kName = "dense_decode";
@@ -81,9 +91,8 @@ struct SparseDecode {
   }
 };
 
-struct DenseDecodePlan {
+struct DenseDecodePlan : DecodePlan<DenseDecodeArgs> {
   static constexpr const char* kName = "dense_decode_plan";
-  using Args = DensePlanArgs;
 
   static void read(Inputs& in, Args& args) {
     args.q = in.tensor("q");
@@ -93,15 +102,10 @@ struct DenseDecodePlan {
     args.causal = in.boolean();
     args.window = in.window("window");
   }
-  static void take(Inputs& in, Args& args) { args.plan = in.output("plan"); }
-  static void allocate(Outputs& outputs, Args& args) {
-    args.plan = outputs.empty(DType::kInt32, {decode_plan_size(args)});
-  }
 };
 
-struct SparseDecodePlan {
+struct SparseDecodePlan : DecodePlan<SparseDecodeArgs> {
   static constexpr const char* kName = "sparse_decode_plan";
-  using Args = SparsePlanArgs;
 
   static void read(Inputs& in, Args& args) {
     args.q = in.tensor("q");
@@ -113,10 +117,6 @@ struct SparseDecodePlan {
     args.extra_indices = in.optional_tensor("extra_indices");
     args.extra_topk_length = in.optional_tensor("extra_topk_length");
     args.extra_record = in.optional_record("extra_record");
-  }
-  static void take(Inputs& in, Args& args) { args.plan = in.output("plan"); }
-  static void allocate(Outputs& outputs, Args& args) {
-    args.plan = outputs.empty(DType::kInt32, {decode_plan_size(args)});
   }
 };
 
@@ -449,12 +449,8 @@ void call(const FusedDecodeWithSplits& args, DeviceId id) {
   bindings::call(CombinePartialsFusedArgs{merged, args.n_groups, args.out_fp8, args.out_sf, args.lse}, id);
 }
 
-void call(const DensePlanArgs& args, DeviceId id) {
-  const DeviceScope scope(id);
-  fill_decode_plan(args, device_for(id), scope.stream());
-}
-
-void call(const SparsePlanArgs& args, DeviceId id) {
+template <class DecodeArgs>
+void call(const PlanArgs<DecodeArgs>& args, DeviceId id) {
   const DeviceScope scope(id);
   fill_decode_plan(args, device_for(id), scope.stream());
 }

@@ -17,14 +17,13 @@
 
 namespace tilewise {
 
+class Checker;
+
 ForwardProblem check(const DenseDecodeArgs& args, DeviceId device);
 ForwardProblem check(const SparseDecodeArgs& args, DeviceId device);
-/// What a plan depends on, and the plan itself as an output.
-ForwardProblem check_planning(const DenseDecodeArgs& args, DeviceId device);
-ForwardProblem check_planning(const SparseDecodeArgs& args, DeviceId device);
-/// The same without the plan.
-ForwardShape plan_shape(const DenseDecodeArgs& args);
-ForwardShape plan_shape(const SparseDecodeArgs& args);
+/// The part of the checks that says which keys a row sees.
+void check_shapes(Checker& check, const DenseDecodeArgs& args, ForwardProblem* problem);
+void check_shapes(Checker& check, const SparseDecodeArgs& args, ForwardProblem* problem);
 ForwardProblem check(const SparsePrefillFwdArgs& args, DeviceId device);
 SparseBackwardProblem check(const SparsePrefillBwdArgs& args, DeviceId device);
 VarlenForwardProblem check(const DensePrefillFwdArgs& args, DeviceId device);

@@ -19,6 +19,7 @@
 
 namespace tilewise {
 
+inline constexpr int64_t kPlanAlignment = 16;     // bytes
 inline constexpr int64_t kLeastTileRows = 16;     // of a kernel that takes plans
 inline constexpr int64_t kMostExtraItems = 1024;  // besides one a query tile
 

@@ -250,19 +250,13 @@ void check_sparse_caches(Checker& check, const SparseCache& main, const SparseCa
   }
 }
 
-void check_plan_output(Checker& check, const TensorView& plan, DeviceId device, const ForwardShape& shape) {
-  if (device.type != DeviceType::kCuda) check.refuse("q", "on a GPU", to_string(device));
-  check.output("plan", plan, {DType::kInt32}, {decode_plan_size(shape)}, Layout::kContiguous);
-  check.aligned("plan", plan, kStrideUnit);
-}
-
 void check_plan(Checker& check, const TensorView& plan, DeviceId device, ForwardProblem* problem) {
   if (!plan) return;
   ForwardShape& shape = problem->shape;
   if (device.type == DeviceType::kCpu) check.left_out("plan", plan, "on the CPU");
   if (shape.batch_invariant) check.left_out("plan", plan, "where batch_invariant");
   check.input("plan", plan, {DType::kInt32}, {decode_plan_size(shape)}, Layout::kContiguous);
-  check.aligned("plan", plan, kStrideUnit);
+  check.aligned("plan", plan, kPlanAlignment);
   shape.planned = true;
   problem->plan = plan.data_as<const int32_t>();
 }

@@ -72,8 +72,7 @@ struct SparseCache {
 void check_sparse_caches(Checker& check, const SparseCache& main, const SparseCache& extra,
                          ForwardProblem* problem);
 
-/// The plan of a decode whose shape is known: written where it is made, otherwise optional.
-void check_plan_output(Checker& check, const TensorView& plan, DeviceId device, const ForwardShape& shape);
+/// A plan that a decode is given, whose shape is known.
 void check_plan(Checker& check, const TensorView& plan, DeviceId device, ForwardProblem* problem);
 
 /// Unpaged bf16 rows [s_kv, 1, d_qk] and their lists [s_q, 1, topk] (prefill forms).

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "core/host_device.h"
 #include "ops/forward.h"
 #include "tilewise/device.h"
 
@@ -47,6 +48,12 @@ struct PieceCosts {
   int64_t start_and_end = 10'000;
   int64_t merge = 6'000;
   int64_t merged_piece = 0;  // of one query tile
+
+  /// Of `pieces` of all query tiles together, of at most `tiles` KV tiles each; `cut`: some are merged.
+  TW_HD constexpr int64_t cycles(int64_t pieces, int64_t tiles, int64_t blocks_at_once, bool cut) const {
+    const int64_t waves = (pieces + blocks_at_once - 1) / blocks_at_once;
+    return waves * (tiles * tile + start_and_end) + (cut ? merge + pieces * merged_piece : 0);
+  }
 };
 PieceCosts piece_costs(const ForwardConfig& config, const ForwardShape& shape);
 

@@ -75,11 +75,10 @@ int64_t quickest_pieces(int64_t num_tiles, int64_t keys_tiles, const PieceCosts&
   int64_t best = 1;
   int64_t least = std::numeric_limits<int64_t>::max();
   for (int64_t pieces = 1; pieces <= std::clamp<int64_t>(keys_tiles, 1, kMostPieces); ++pieces) {
-    const int64_t waves = visit::ceil_div(num_tiles * pieces, at_once);
-    const int64_t merge = pieces == 1 ? 0 : costs.merge + num_tiles * pieces * costs.merged_piece;
-    const int64_t piece = visit::ceil_div(keys_tiles, pieces) * costs.tile + costs.start_and_end;
-    if (waves * piece + merge >= least) continue;
-    least = waves * piece + merge;
+    const int64_t longest = visit::ceil_div(keys_tiles, pieces);
+    const int64_t cycles = costs.cycles(num_tiles * pieces, longest, at_once, pieces > 1);
+    if (cycles >= least) continue;
+    least = cycles;
     best = pieces;
   }
   return best;

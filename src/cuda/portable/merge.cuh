@@ -1,8 +1,7 @@
 // Adding up the weighted pieces of output rows, as the merge of split rows and combine_partials do.
 //
-//   unit    128 columns of a row; merge_groups() warps share its pieces, each has a run of them, then the
-//   first
-//           warp adds up the sums of all in order
+//   unit    128 columns of a row; merge_groups() warps share its pieces. Each has a run of them; then the
+//           first warp adds up the sums of all in order
 //   block   at least four warps, of one unit or of several
 //
 // The order of a row's sums follows from the number of its own pieces alone.

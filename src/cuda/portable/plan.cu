@@ -76,18 +76,12 @@ __device__ uint32_t count_key_tiles(const PlanParams& p) {
 // Step 2, a warp.
 __device__ int64_t cost_of(const PlanParams& p, uint32_t length, int lane) {
   uint32_t items = 0;
-  uint32_t most = 0;
   for (int32_t i = lane; i < p.forward.num_tiles; i += 32) {
-    const uint32_t pieces = EvenCut::of(p.plan.items[i].x, length).pieces;
-    items += pieces;
-    most = max(most, pieces);
+    items += EvenCut::of(p.plan.items[i].x, length).pieces;
   }
   items = __reduce_add_sync(kAllLanes, items);
-  most = __reduce_max_sync(kAllLanes, most);
   if (items > p.num_items) return LLONG_MAX;
-  const int64_t waves = (items + p.at_once - 1) / p.at_once;
-  const int64_t merge = most == 1 ? 0 : p.costs.merge + items * p.costs.merged_piece;
-  return waves * (length * p.costs.tile + p.costs.start_and_end) + merge;
+  return p.costs.cycles(items, length, p.at_once, items > p.forward.num_tiles);
 }
 
 __device__ uint32_t cheapest_length(const PlanParams& p, uint32_t longest) {

@@ -44,7 +44,8 @@ void check_keys(Checker& check, const DenseDecodeArgs& args, ForwardProblem* pro
                 true};
 }
 
-/// What says which keys a row sees.
+}  // namespace
+
 void check_shapes(Checker& check, const DenseDecodeArgs& args, ForwardProblem* problem) {
   ForwardShape& shape = problem->shape;
   shape.op = check.op();
@@ -69,24 +70,6 @@ void check_shapes(Checker& check, const DenseDecodeArgs& args, ForwardProblem* p
   shape.window = check_window(check, args.window, args.causal);
   shape.has_sink = args.attn_sink.present();
   check_keys(check, args, problem);
-}
-
-}  // namespace
-
-ForwardProblem check_planning(const DenseDecodeArgs& args, DeviceId device) {
-  Checker check("dense_decode_plan", device);
-  ForwardProblem problem;
-  check_shapes(check, args, &problem);
-  check_plan_output(check, args.plan, device, problem.shape);
-  check.no_overlaps();
-  return problem;
-}
-
-ForwardShape plan_shape(const DenseDecodeArgs& args) {
-  Checker check("dense_decode_plan", args.q.device());
-  ForwardProblem problem;
-  check_shapes(check, args, &problem);
-  return problem.shape;
 }
 
 ForwardProblem check(const DenseDecodeArgs& args, DeviceId device) {

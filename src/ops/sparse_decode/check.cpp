@@ -4,9 +4,6 @@
 
 namespace tilewise {
 
-namespace {
-
-/// What says which keys a row sees.
 void check_shapes(Checker& check, const SparseDecodeArgs& args, ForwardProblem* problem) {
   ForwardShape& shape = problem->shape;
   shape.op = check.op();
@@ -35,24 +32,6 @@ void check_shapes(Checker& check, const SparseDecodeArgs& args, ForwardProblem* 
                           "extra_topk_length",
                           args.extra_topk_length};
   check_sparse_caches(check, main, extra, problem);
-}
-
-}  // namespace
-
-ForwardProblem check_planning(const SparseDecodeArgs& args, DeviceId device) {
-  Checker check("sparse_decode_plan", device);
-  ForwardProblem problem;
-  check_shapes(check, args, &problem);
-  check_plan_output(check, args.plan, device, problem.shape);
-  check.no_overlaps();
-  return problem;
-}
-
-ForwardShape plan_shape(const SparseDecodeArgs& args) {
-  Checker check("sparse_decode_plan", args.q.device());
-  ForwardProblem problem;
-  check_shapes(check, args, &problem);
-  return problem.shape;
 }
 
 ForwardProblem check(const SparseDecodeArgs& args, DeviceId device) {
