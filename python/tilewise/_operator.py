@@ -26,16 +26,6 @@ def refuse_grad(op: str, arguments: dict[str, Any], reason: str = NOT_DIFFERENTI
             )
 
 
-def _any_requires_grad(values: tuple[Any, ...]) -> bool:
-    try:
-        for value in values:
-            if value is not None and value.requires_grad:
-                return True
-    except AttributeError:
-        pass  # what is no tensor, torch refuses
-    return False
-
-
 def _listed(names: tuple[str, ...]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]])
 
@@ -78,9 +68,7 @@ class Operator:
             outputs as far as `given` goes, where those that were given are the same objects. What the call
             does not ask for is None there, and without elements from the functional operator.
         """
-        tracks = torch.is_grad_enabled() and (
-            _any_requires_grad(tuple(args[i] for i in self._tensors)) or _any_requires_grad(given)
-        )
+        tracks = self._any_requires_grad(args, given) and torch.is_grad_enabled()
         if tracks:
             self._check_grad(dict(zip(self._inputs, args, strict=True)), given)
         for output in given:
@@ -91,6 +79,19 @@ class Operator:
             with _BELOW_AUTOGRAD():
                 return self._functional(*args)
         return self._functional(*args)
+
+    def _any_requires_grad(self, args: tuple[Any, ...], given: tuple[torch.Tensor | None, ...]) -> bool:
+        try:
+            for i in self._tensors:
+                value = args[i]
+                if value is not None and value.requires_grad:
+                    return True
+            for value in given:
+                if value is not None and value.requires_grad:
+                    return True
+        except AttributeError:
+            pass  # what is no tensor, torch refuses
+        return False
 
     def _check_grad(self, args: dict[str, Any], given: tuple[torch.Tensor | None, ...]) -> None:
         """Raises unless the operator has the gradient of every tensor that requires one."""

@@ -39,6 +39,32 @@ __device__ __forceinline__ void sync_threads(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
+// Barriers in shared memory (8 bytes) of so many arrivals; when a phase has had them all, the next one
+// begins.
+__device__ __forceinline__ void init_barrier(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void arrive(uint32_t barrier) {
+  asm volatile("{ .reg .b64 state;  mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(barrier) : "memory");
+}
+// Waits until a phase has ended: the current one or the one before it, told apart by their parity.
+__device__ __forceinline__ void await_phase(uint32_t barrier, int32_t phase) {
+  uint32_t done = 0;
+  while (done == 0) {
+    asm volatile(
+        "{ .reg .pred ended;\n"
+#if __CUDA_ARCH__ >= 900
+        "  mbarrier.try_wait.parity.shared.b64 ended, [%1], %2;\n"
+#else
+        "  mbarrier.test_wait.parity.shared.b64 ended, [%1], %2;\n"
+#endif
+        "  selp.b32 %0, 1, 0, ended; }"
+        : "=r"(done)
+        : "r"(barrier), "r"(phase & 1)
+        : "memory");
+  }
+}
+
 // Between two kernels of one stream, from compute capability 9.0 on: the first says that the second may be
 // brought up, which waits until the first is done and its writes are seen.
 __device__ __forceinline__ void let_next_kernel_start() {

@@ -9,12 +9,19 @@
 //                                                     records: decode raw -> tile, barrier, start raw copies
 //                2 scores = Q K^T                     two or four warps divide the columns of 32 keys, then
 //                                                     add up (barriers 1 and up)
-//                3 maximum over the column groups     barrier
-//                4 weights to shared memory           barrier
+//                3 maximum over the column groups     barrier of the row group
+//                4 weights to shared memory           barrier of the row group
 //                5 output = output * rescale + P V
-//   at the end   sums over the column groups, the rows' factors, output through shared memory, then one warp
-//                a row: epilogue, or, where the tile has several pieces, maximum, sum and output to the
-//                workspace
+//   pairs        Two row groups that share plain rows go through the tiles half a tile apart, so that one
+//                multiplies while the other weighs. Both copy their part of tile i + 1 once tile i - 1, which
+//                has its stage, was read by both:
+//                  leaders    their copies of i are there -> `copied`; await it; 2 3 4; await `read`: start
+//                             copies of i + 1; 5
+//                  followers  await `copied` (the leaders have also read i - 1) and `read`: start copies of
+//                             i + 1; 2 3 4; their copies are there -> `copied`; 5 -> `read`
+//   at the end   sums over the column groups; where the tile has several pieces, maximum, sum and output of
+//                each row to the workspace; otherwise the rows' factors, output through shared memory, then
+//                one warp a row: epilogue
 //   memory       shared_layout.h
 //
 #pragma once
@@ -56,7 +63,13 @@ class ForwardBlock {
     // What the last kernel may have written is read behind the wait alone.
     if (threadIdx.x == 0 && p_.items == nullptr) place_tile(visit::quotient32(blockIdx.x, p_.max_pieces));
     await_last_kernel();
-    if (threadIdx.x == 0) find_work();
+    if (threadIdx.x == 0) {
+      find_work();
+      if constexpr (kPaired) {
+        init_barrier(copied(), kThreads);
+        init_barrier(read(), kThreads / 2);
+      }
+    }
     __syncthreads();
     const visit::Range places = tiles_.places;
     if (places.begin < 0) return;
@@ -73,12 +86,15 @@ class ForwardBlock {
     __syncthreads();
     begin_rows();
     for (int32_t place = places.begin; place < places.end; ++place) {
+      const int32_t i = place - places.begin;
       await_tile(source, place, places.end);
       float scores[kRowTiles][kKeyTiles][4];
-      multiply_scores(key_stage(place - places.begin), scores);
-      scale_and_mask(place, valid((place - places.begin) % kValidSlots), scores);
+      multiply_scores(key_stage(i), scores);
+      scale_and_mask(place, valid(i % kValidSlots), scores);
       weigh(scores);
-      accumulate(key_stage(place - places.begin));
+      if constexpr (kPaired) between_products(source, place, places.end);
+      accumulate(key_stage(i));
+      if (kPaired && !leads() && place + 1 < places.end) arrive(read());
       if (p_.shape.indexer_topk > 0 && place + 1 == tiles_.prefix_tiles) store_indexer_lse();
     }
     if (p_.shape.indexer_topk > 0 && tiles_.prefix_tiles == 0) store_indexer_lse();
@@ -129,6 +145,7 @@ class ForwardBlock {
   static constexpr int kRows = kConfig.tile_rows;
   static constexpr int kKeys = kConfig.tile_keys;
   static constexpr int kStages = kRaw ? 1 : kConfig.stages;
+  static constexpr bool kPaired = kStages > 1 && kConfig.row_groups > 1;
   static constexpr int kAhead = kRaw ? 1 : kStages - 1;  // tiles under way when the loop begins
   static constexpr int kValidSlots = kStages < 2 ? 2 : kStages;
   static constexpr int kColumnGroups = kConfig.warps / kConfig.row_groups;
@@ -142,6 +159,8 @@ class ForwardBlock {
   static constexpr int kStageBytes = kKeys * kRowBytes;
   static constexpr int kWeightBytes = kKeys * 2;
   static constexpr int kSplit = 32 / kWarpKeys;  // warps that score the same keys
+  static_assert(!kPaired || (kStages == 2 && kConfig.row_groups == 2));
+  static constexpr int kFirstBarrierOfRowGroups = 14;  // meet_partners() has those from 1 on
   static_assert(kWarpRows % 16 == 0 && kKeyTiles * kSplit == 4 && kColumnTiles % 2 == 0);
   static_assert(kDim / 16 % kSplit == 0);
 
@@ -151,6 +170,15 @@ class ForwardBlock {
   __device__ int2* limits() const { return reinterpret_cast<int2*>(shared_ + at_.limits); }
   __device__ uint8_t* valid(int slot) const { return shared_ + at_.valid + slot * kKeys; }
   __device__ uint8_t* key_stage(int32_t i) const { return shared_ + at_.keys + i % kStages * kStageBytes; }
+
+  __device__ bool leads() const { return row_group_ == 0; }
+  __device__ void meet_row_group() const {
+    sync_threads(kFirstBarrierOfRowGroups + row_group_, 32 * kColumnGroups);
+  }
+  // Barriers of paired row groups: phase i of the first ends when tile i + 1 has arrived, of the second when
+  // the followers have read tile i. Every thread arrives for itself, because racecheck knows no other way.
+  __device__ uint32_t copied() const { return shared_address(shared_ + at_.barriers); }
+  __device__ uint32_t read() const { return copied() + 8; }
 
   // A lane's accumulators belong to rows first_row() + 16 * m + 8 * half.
   __device__ int first_row() const { return row_group_ * kWarpRows + lane_ / 4; }
@@ -176,6 +204,14 @@ class ForwardBlock {
   __device__ void fetch_plain(Source& source, int32_t i) {
     source.fetch(shared_address(key_stage(i)), valid(i % kValidSlots));
   }
+  // Starts the copies of the tile kAhead behind the one at `place`.
+  template <class Source>
+  __device__ void fetch_ahead(Source& source, int32_t place, int32_t end) {
+    const int32_t ahead = place + kAhead;
+    if (ahead < end) fetch_plain(source, ahead - tiles_.places.begin);
+    commit_copies();
+    if (ahead + 1 < end) source.look_up(ahead + 1);
+  }
 
   // Returns when the tile at `place` is there for everybody; starts what comes after it.
   template <class Source>
@@ -196,13 +232,34 @@ class ForwardBlock {
       if (place + 1 < end) source.look_up(place + 1);
       wait_copies<0>();
       __syncthreads();
+    } else if constexpr (kPaired) {
+      if (i > 0) {
+        if (leads()) end_copies();
+        await_phase(copied(), i - 1);
+      }
+      if (leads()) return;
+      if (i > 0) await_phase(read(), i - 1);
+      fetch_ahead(source, place, end);
     } else {
       wait_copies<kStages - 2>();
       __syncthreads();
-      const int32_t ahead = place + kStages - 1;
-      if (ahead < end) fetch_plain(source, i + kStages - 1);
-      commit_copies();
-      if (ahead + 1 < end) source.look_up(ahead + 1);
+      fetch_ahead(source, place, end);
+    }
+  }
+  __device__ void end_copies() const {
+    wait_copies<0>();
+    arrive(copied());
+  }
+  // Of a pair of row groups, between the weights of a tile and their product.
+  template <class Source>
+  __device__ void between_products(Source& source, int32_t place, int32_t end) {
+    if (place + 1 >= end) return;
+    if (leads()) {
+      const int32_t i = place - tiles_.places.begin;
+      if (i > 0) await_phase(read(), i - 1);
+      fetch_ahead(source, place, end);
+    } else {
+      end_copies();
     }
   }
 
@@ -410,7 +467,7 @@ class ForwardBlock {
         if (lane_ % 4 == 0) partial()[column_group_ * kRows + first_row() + 16 * m + 8 * half] = most;
       }
     }
-    __syncthreads();
+    meet_row_group();
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
@@ -440,7 +497,7 @@ class ForwardBlock {
         }
       }
     }
-    __syncthreads();
+    meet_row_group();
   }
 
   __device__ void rescale(int m, int half, float most) {
@@ -494,7 +551,7 @@ class ForwardBlock {
 
   // In partial(): the rows' sums over all lanes and column groups, then their maxima.
   __device__ void add_up_sums() {
-    __syncthreads();
+    meet_row_group();
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
@@ -505,14 +562,14 @@ class ForwardBlock {
         if (lane_ % 4 == 0) partial()[column_group_ * kRows + first_row() + 16 * m + 8 * half] = sum;
       }
     }
-    __syncthreads();
+    meet_row_group();
     float sum = 0.0f;
-    const int row = threadIdx.x;
-    if (row < kRows) {
+    const int row = own_row();
+    if (row >= 0) {
       for (int c = 0; c < kColumnGroups; ++c) sum += partial()[c * kRows + row];
     }
-    __syncthreads();
-    if (row < kRows) partial()[row] = sum;
+    meet_row_group();
+    if (row >= 0) partial()[row] = sum;
     // All column groups have the same maximum.
     if (column_group_ == 0 && lane_ % 4 == 0) {
 #pragma unroll
@@ -523,7 +580,13 @@ class ForwardBlock {
         }
       }
     }
-    __syncthreads();
+    meet_row_group();
+  }
+  // The row of its group's that a thread ends; below 0: none.
+  static_assert(kWarpRows <= 32 * kColumnGroups);
+  __device__ int own_row() const {
+    const int row = column_group_ * 32 + lane_;
+    return row < kWarpRows ? row_group_ * kWarpRows + row : -1;
   }
 
   __device__ RowPlace place_of(int row) const { return place_in(p_, tile_, row); }
@@ -531,11 +594,12 @@ class ForwardBlock {
 
   __device__ void store_indexer_lse() {
     add_up_sums();
-    for (int row = threadIdx.x; row < tile_.rows(); row += kThreads) {
+    const int row = own_row();
+    if (row >= 0 && row < tile_.rows()) {
       const RowPlace place = place_of(row);
       *p_.tensors.lse_indexer.at(place.request, place.token, place.head) = softmax::finish(state_of(row)).lse;
     }
-    __syncthreads();
+    meet_row_group();
   }
 
   // Of the results by rows; the factor for the row's output takes the place of its sum.
@@ -554,24 +618,35 @@ class ForwardBlock {
     if (!tiles_.whole) let_next_kernel_start();
     wait_copies<0>();
     add_up_sums();
-    static_assert(kRows <= kThreads);
-    if (threadIdx.x < tile_.rows()) end_row(threadIdx.x);
+    const int own = own_row();
+    if (own >= 0 && own < tile_.rows()) end_row(own);
+    if (!tiles_.whole && p_.shape.epilogue != Epilogue::kPartials) {
+      put_output(p_.partials.out + int64_t{tiles_.slot} * kRows * kValueDim, kValueDim);
+      return;
+    }
+    __syncthreads();  // nobody reads keys any more
     auto* output = reinterpret_cast<float*>(shared_);
+    put_output(output, kOutputStride);
+    __syncthreads();
+#pragma unroll 2
+    for (int row = warp_; row < tile_.rows(); row += kConfig.warps) store(row, output + row * kOutputStride);
+  }
+  // A lane's columns of its rows, of rows `stride` floats apart.
+  __device__ void put_output(float* to, int stride) {
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float* to = output + (first_row() + 16 * m + 8 * half) * kOutputStride +
-                    column_group_ * kWarpColumns + lane_ % 4 * 2;
+        const int row = first_row() + 16 * m + 8 * half;
+        if (row >= tile_.rows()) continue;
+        float* columns = to + row * stride + column_group_ * kWarpColumns + lane_ % 4 * 2;
 #pragma unroll
         for (int n = 0; n < kColumnTiles; ++n) {
-          *reinterpret_cast<float2*>(to + 8 * n) = {output_[m][n][2 * half], output_[m][n][2 * half + 1]};
+          *reinterpret_cast<float2*>(columns + 8 * n) = {output_[m][n][2 * half],
+                                                         output_[m][n][2 * half + 1]};
         }
       }
     }
-    __syncthreads();
-#pragma unroll 2
-    for (int row = warp_; row < tile_.rows(); row += kConfig.warps) store(row, output + row * kOutputStride);
   }
 
   __device__ void store(int row, const float* output) {
@@ -587,11 +662,8 @@ class ForwardBlock {
     }
     if (p_.shape.epilogue == Epilogue::kPartials) {
       store_partial_output(p_, place_of(row), piece(), factor, rotation(), lane_, o);
-    } else if (tiles_.whole) {
-      store_row_output(p_, place_of(row), factor, rotation(), lane_, o);
     } else {
-      float* to = p_.partials.out + (int64_t{tiles_.slot} * kRows + row) * kValueDim;
-      store_values(o, DType::kFP32, reinterpret_cast<uint8_t*>(to), lane_);
+      store_row_output(p_, place_of(row), factor, rotation(), lane_, o);
     }
   }
 
