@@ -140,14 +140,16 @@ class HeadGroup {
 
   // How far relative errors of the weights, independent and of standard deviation 1, move the sums of each
   // head with an ordinary row: the largest, over the columns, of sqrt(sum_k (weight_k (value_k - mean))^2).
-  // In fp32, whose range is enough for all but values that nobody uses: 0 where the squares leave it. Comes
-  // after sum_values.
-  std::vector<Real> deviations(const KeyRows& keys, const std::vector<LogSum<Real>>& rows) {
+  // `shares`: what the keys have of each row's whole weight; a sink, whose value is 0, has the rest, so that
+  // the mean is that share of the keys' own. In fp32, whose range is enough for all but values that nobody
+  // uses: 0 where the squares leave it. Comes after sum_values.
+  std::vector<Real> deviations(const KeyRows& keys, const std::vector<LogSum<Real>>& rows,
+                               const std::vector<Real>& shares) {
     means_.resize(out_.size());
     squares_.assign(out_.size(), 0);
     for (int64_t h = 0; h < heads_; ++h) {
-      const Real sum = rows[static_cast<size_t>(h)].sum;
-      for (int64_t c = 0; c < d_v_; ++c) means_[at(h, d_v_, c)] = static_cast<float>(out(h)[c] / sum);
+      const Real factor = shares[static_cast<size_t>(h)] / rows[static_cast<size_t>(h)].sum;
+      for (int64_t c = 0; c < d_v_; ++c) means_[at(h, d_v_, c)] = static_cast<float>(out(h)[c] * factor);
     }
     for (int64_t k0 = 0; k0 < keys.count; k0 += kBlock) {
       const int64_t width = std::min(kBlock, keys.count - k0);

@@ -78,19 +78,23 @@ void load_queries(const Problem& p, const HeadRange& range, const Rotation* rota
   }
 }
 
+// What the keys of an ordinary row have of its whole weight; its sinks have the rest.
+template <class Real>
+Real share_of_keys(const Problem& p, int64_t head, Real lse) {
+  Real share = 1;
+  if (p.sink) share *= sink_factor<Real>(lse, float_at(p.sink, head));
+  if (p.sink_bias) share *= std::exp(lse - log_add<Real>(lse, float_at(p.sink_bias, head)));
+  return share;
+}
+
 // Normalises a head's sums and their deviation, applies the sink and writes its results.
 template <class Real>
-void finish_row(const Problem& p, int64_t head, const LogSum<Real>& sum, Real deviation,
+void finish_row(const Problem& p, int64_t head, const LogSum<Real>& sum, Real share, Real deviation,
                 const Rotation* rotation, Real* out, int64_t row, AttentionResult& result) {
   Real lse = sum.lse();
   if (sum.kind == RowKind::kOrdinary) {
-    Real factor = static_cast<Real>(p.descale_k);
-    if (p.sink) factor *= sink_factor<Real>(lse, float_at(p.sink, head));
-    if (p.sink_bias) {
-      const Real total = log_add<Real>(lse, float_at(p.sink_bias, head));
-      factor *= std::exp(lse - total);
-      lse = total;
-    }
+    const Real factor = static_cast<Real>(p.descale_k) * share;
+    if (p.sink_bias) lse = log_add<Real>(lse, float_at(p.sink_bias, head));
     for (int64_t c = 0; c < p.d_v; ++c) out[c] = out[c] / sum.sum * factor;
     if (rotation != nullptr) rotate_back(*rotation, out);
     if (!result.sensitivity.empty()) {
@@ -131,11 +135,18 @@ void attend(const Problem& p, const HeadRange& range, KeyRows& keys, HeadGroup<P
     heads.weigh(keys, i, sums.back().max);
   }
   heads.sum_values(keys);
+  std::vector<Real> shares(sums.size());
+  for (size_t i = 0; i < sums.size(); ++i) {
+    if (sums[i].kind == RowKind::kOrdinary) {
+      shares[i] = share_of_keys<Real>(p, range.first + static_cast<int64_t>(i), sums[i].lse());
+    }
+  }
   std::vector<Real> deviations(sums.size());
-  if (!result.sensitivity.empty()) deviations = heads.deviations(keys, sums);
+  if (!result.sensitivity.empty()) deviations = heads.deviations(keys, sums, shares);
   for (size_t i = 0; i < sums.size(); ++i) {
     const int64_t head = static_cast<int64_t>(i);
-    finish_row(p, range.first + head, sums[i], deviations[i], rotate, heads.out(head), row + head, result);
+    finish_row(p, range.first + head, sums[i], shares[i], deviations[i], rotate, heads.out(head), row + head,
+               result);
   }
 }
 

@@ -239,21 +239,18 @@ template <class Real>
 void finish_row(const TrainingTensors& t, int64_t head, const ForwardRow<Real>& row, size_t at,
                 TrainingResult& result) {
   const LogSum<Real>& sum = row.sum;
-  const Real sink = static_cast<Real>(t.sink(head));
-  Real lse = sum.lse();
+  Real lse = row.lse;
   const size_t d_v = row.out.size();
   if (sum.kind == RowKind::kOrdinary) {
-    if (t.sink_bias) lse = log_add<Real>(lse, sink);
-    const Real factor = std::exp(sum.lse() - lse) / sum.sum;
-    for (size_t c = 0; c < d_v; ++c) result.out[at * d_v + c] = static_cast<double>(row.out[c] * factor);
+    for (size_t c = 0; c < d_v; ++c) result.out[at * d_v + c] = static_cast<double>(row.out[c] * row.factor);
     if (!result.sensitivity.empty()) {
       const Real largest = *std::max_element(row.squares.begin(), row.squares.end());
-      result.sensitivity[at] = static_cast<double>(std::sqrt(largest) * factor);
+      result.sensitivity[at] = static_cast<double>(std::sqrt(largest) * row.factor);
     }
   } else {
     const bool lonely = sum.kind == RowKind::kLonely;
     for (size_t c = 0; c < d_v; ++c) result.out[at * d_v + c] = lonely ? 0 : kNan;
-    if (lonely && t.sink(head) != -kInfinity) lse = sink;
+    if (lonely && t.sink(head) != -kInfinity) lse = static_cast<Real>(t.sink(head));
   }
   result.lse[at] = static_cast<double>(lse);
   result.max_logits[at] = static_cast<double>(sum.max);

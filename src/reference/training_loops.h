@@ -120,7 +120,9 @@ struct ForwardRow {
   std::vector<Real> scores;   // of the keys that it sees, in the tile's order
   std::vector<Real> out;      // not divided by sum.sum
   std::vector<Real> squares;  // see HeadGroup::deviations
-  LogSum<Real> sum;
+  LogSum<Real> sum;   // of the keys alone
+  Real lse = 0;       // with the sink
+  Real factor = 0;    // for `out`, of ordinary rows
 };
 
 template <class Real>
@@ -133,8 +135,15 @@ class ForwardTile {
     for_seen(t, tile, [&](ForwardRow<Real>& row, size_t) {
       row.scores.push_back(dot(row.q.data(), key_.k.data(), t.d_qk()) * static_cast<Real>(t.scale));
     });
-    for (ForwardRow<Real>& row : rows) {
+    for (size_t r = 0; r < rows.size(); ++r) {
+      ForwardRow<Real>& row = rows[r];
       row.sum = log_sum(row.scores.data(), static_cast<int64_t>(row.scores.size()));
+      const Real lse = row.sum.lse();
+      row.lse = lse;
+      if (t.sink_bias && row.sum.kind == RowKind::kOrdinary) {
+        row.lse = log_add<Real>(lse, static_cast<Real>(t.sink(tile.rows[r].head)));
+      }
+      row.factor = std::exp(lse - row.lse) / row.sum.sum;
       for (Real& x : row.scores) x = as_factor(std::exp(x - row.sum.max), t.q.dtype());
     }
     for_seen(t, tile, [&](ForwardRow<Real>& row, size_t i) {
@@ -143,7 +152,7 @@ class ForwardTile {
     if (!with_deviations) return;
     for_seen(t, tile, [&](ForwardRow<Real>& row, size_t i) {
       for (size_t c = 0; c < row.out.size(); ++c) {
-        const Real moved = row.scores[i] * (key_.v[c] - row.out[c] / row.sum.sum);
+        const Real moved = row.scores[i] * (key_.v[c] - row.out[c] * row.factor);
         row.squares[c] += moved * moved;
       }
     });

@@ -60,14 +60,26 @@ TEST(OracleSensitivity, OneKeyAndEqualKeysHaveNone) {
   EXPECT_THAT(e.run().sensitivity, ElementsAre(0.0));
 }
 
-TEST(OracleSensitivity, IsScaledAsTheOutputIs) {
+// Beside weights that sum up to 2 the sink, whose value is 0, leaves a quarter of the output: values (3, 1) and
+// (1, 5) with weights of 1/8 around (1/2, 3/4).
+TEST(OracleSensitivity, ASinkIsAKeyWithoutAValue) {
   Even e;
-  e.sink = floats({std::log(6.0f)});  // beside weights that sum up to 2: a quarter of the output is left
+  e.sink = floats({std::log(6.0f)});
+  const double second = std::hypot(0.25, 4.25) / 8;
   e.args.attn_sink = e.sink.view();
-  EXPECT_THAT(e.run().sensitivity, ElementsAre(DoubleNear(std::sqrt(2.0) / 4, kTiny)));
+  EXPECT_THAT(e.run().sensitivity, ElementsAre(DoubleNear(second, kTiny)));
   e.args.attn_sink = {};
   e.args.sink_bias = e.sink.view();
-  EXPECT_THAT(e.run().sensitivity, ElementsAre(DoubleNear(std::sqrt(2.0) / 4, kTiny)));
+  EXPECT_THAT(e.run().sensitivity, ElementsAre(DoubleNear(second, kTiny)));
+}
+
+// One key with half of the weight: an error of one percent moves (1, 5) / 2 by a quarter of that.
+TEST(OracleSensitivity, OneKeyBesideASinkHasIt) {
+  Even e;
+  e.indices = ints({1, 1, 1}, {1});
+  e.sink = floats({0});
+  e.args.sink_bias = e.sink.view();
+  EXPECT_THAT(e.run().sensitivity, ElementsAre(DoubleNear(5.0 / 4, kTiny)));
 }
 
 TEST(OracleSensitivity, RowsWithoutAnOrdinarySumHaveNone) {

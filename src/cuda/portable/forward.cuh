@@ -5,25 +5,16 @@
 //   warps        row_groups x column groups (config.h). A warp owns the same rows in both products: of the
 //                scores it computes its share of the tile's keys, of the output its share of the 512 columns,
 //                which stay in registers. All warps copy.
-//   per KV tile  1 wait for the tile, barrier        plain rows: start the copies of a later tile
-//                                                     records: decode raw -> tile, barrier, start raw copies
+//   per KV tile  1 wait for the tile                  copies of later tiles go on meanwhile (stages.cuh)
 //                2 scores = Q K^T                     two or four warps divide the columns of 32 keys, then
 //                                                     add up (barriers 1 and up)
 //                3 maximum over the column groups     barrier of the row group
 //                4 weights to shared memory           barrier of the row group
 //                5 output = output * rescale + P V
-//   pairs        Two row groups that share plain rows go through the tiles half a tile apart, so that one
-//                multiplies while the other weighs. Both copy their part of tile i + 1 once tile i - 1, which
-//                has its stage, was read by both:
-//                  leaders    their copies of i are there -> `copied`; await it; 2 3 4; await `read`: start
-//                             copies of i + 1; 5
-//                  followers  await `copied` (the leaders have also read i - 1) and `read`: start copies of
-//                             i + 1; 2 3 4; their copies are there -> `copied`; 5 -> `read`
 //   at the end   sums over the column groups; where the tile has several pieces, maximum, sum and output of
 //                each row to the workspace; otherwise the rows' factors, output through shared memory, then
 //                one warp a row: epilogue
 //   memory       shared_layout.h
-//
 #pragma once
 
 #include <climits>
@@ -37,6 +28,7 @@
 #include "cuda/portable/query.cuh"
 #include "cuda/portable/shared_layout.h"
 #include "cuda/portable/source.cuh"
+#include "cuda/portable/stages.cuh"
 #include "softmax/state.h"
 
 namespace tilewise::cuda {
@@ -44,6 +36,7 @@ namespace tilewise::cuda {
 template <class T, int kDim, int kConfigRow, bool kRaw>
 class ForwardBlock {
   static constexpr ForwardConfig kConfig = kForwardConfigs[kConfigRow];
+  using Stages = TileStages<kDim, kConfigRow, kRaw>;
 
  public:
   static constexpr int kThreads = kConfig.warps * 32;
@@ -65,18 +58,13 @@ class ForwardBlock {
     await_last_kernel();
     if (threadIdx.x == 0) {
       find_work();
-      if constexpr (kPaired) {
-        init_barrier(copied(), kThreads);
-        init_barrier(read(), kThreads / 2);
-      }
+      Stages::init(shared_, at_);
     }
     __syncthreads();
-    const visit::Range places = tiles_.places;
-    if (places.begin < 0) return;
-    KeySource<kDim, kKeys, kThreads, kRaw> source(p_, tiles_);
-    if (places.begin < places.end) source.look_up(places.begin);
+    if (tiles_.places.begin < 0) return;
+    Stages stages(p_, tiles_, shared_, at_);
+    stages.begin();
     if (p_.shape.dense) fill_limits();
-    start(source, places);
     fetch_queries<kRows, kDim, kThreads>(p_, tile_, shared_ + at_.queries);
     fetch_rotation(tiles_.cos_sin, rotation());
     commit_copies();
@@ -85,16 +73,16 @@ class ForwardBlock {
     finish_queries<kRows, kDim, kThreads>(p_, tile_, shared_ + at_.queries, rotation(), scale());
     __syncthreads();
     begin_rows();
-    for (int32_t place = places.begin; place < places.end; ++place) {
-      const int32_t i = place - places.begin;
-      await_tile(source, place, places.end);
+    for (int32_t i = 0; i < stages.count(); ++i) {
+      const int32_t place = tiles_.places.begin + i;
+      stages.await(i);
       float scores[kRowTiles][kKeyTiles][4];
-      multiply_scores(key_stage(i), scores);
-      scale_and_mask(place, valid(i % kValidSlots), scores);
+      multiply_scores(stages.keys(i), scores);
+      scale_and_mask(place, stages.valid(i), scores);
       weigh(scores);
-      if constexpr (kPaired) between_products(source, place, places.end);
-      accumulate(key_stage(i));
-      if (kPaired && !leads() && place + 1 < places.end) arrive(read());
+      stages.between_products(i);
+      accumulate(stages.keys(i));
+      stages.end(i);
       if (p_.shape.indexer_topk > 0 && place + 1 == tiles_.prefix_tiles) store_indexer_lse();
     }
     if (p_.shape.indexer_topk > 0 && tiles_.prefix_tiles == 0) store_indexer_lse();
@@ -144,10 +132,6 @@ class ForwardBlock {
 
   static constexpr int kRows = kConfig.tile_rows;
   static constexpr int kKeys = kConfig.tile_keys;
-  static constexpr int kStages = kRaw ? 1 : kConfig.stages;
-  static constexpr bool kPaired = kStages > 1 && kConfig.row_groups > 1;
-  static constexpr int kAhead = kRaw ? 1 : kStages - 1;  // tiles under way when the loop begins
-  static constexpr int kValidSlots = kStages < 2 ? 2 : kStages;
   static constexpr int kColumnGroups = kConfig.warps / kConfig.row_groups;
   static constexpr int kWarpRows = kRows / kConfig.row_groups;
   static constexpr int kRowTiles = kWarpRows / 16;
@@ -156,10 +140,8 @@ class ForwardBlock {
   static constexpr int kWarpColumns = kValueDim / kColumnGroups;
   static constexpr int kColumnTiles = kWarpColumns / 8;
   static constexpr int kRowBytes = kDim * 2;
-  static constexpr int kStageBytes = kKeys * kRowBytes;
   static constexpr int kWeightBytes = kKeys * 2;
-  static constexpr int kSplit = 32 / kWarpKeys;  // warps that score the same keys
-  static_assert(!kPaired || (kStages == 2 && kConfig.row_groups == 2));
+  static constexpr int kSplit = 32 / kWarpKeys;        // warps that score the same keys
   static constexpr int kFirstBarrierOfRowGroups = 14;  // meet_partners() has those from 1 on
   static_assert(kWarpRows % 16 == 0 && kKeyTiles * kSplit == 4 && kColumnTiles % 2 == 0);
   static_assert(kDim / 16 % kSplit == 0);
@@ -168,100 +150,12 @@ class ForwardBlock {
   __device__ float* partial() const { return reinterpret_cast<float*>(shared_ + at_.partial); }
   __device__ float* rotation() const { return reinterpret_cast<float*>(shared_ + at_.rotation); }
   __device__ int2* limits() const { return reinterpret_cast<int2*>(shared_ + at_.limits); }
-  __device__ uint8_t* valid(int slot) const { return shared_ + at_.valid + slot * kKeys; }
-  __device__ uint8_t* key_stage(int32_t i) const { return shared_ + at_.keys + i % kStages * kStageBytes; }
 
-  __device__ bool leads() const { return row_group_ == 0; }
   __device__ void meet_row_group() const {
     sync_threads(kFirstBarrierOfRowGroups + row_group_, 32 * kColumnGroups);
   }
-  // Barriers of paired row groups: phase i of the first ends when tile i + 1 has arrived, of the second when
-  // the followers have read tile i. Every thread arrives for itself, because racecheck knows no other way.
-  __device__ uint32_t copied() const { return shared_address(shared_ + at_.barriers); }
-  __device__ uint32_t read() const { return copied() + 8; }
-
   // A lane's accumulators belong to rows first_row() + 16 * m + 8 * half.
   __device__ int first_row() const { return row_group_ * kWarpRows + lane_ / 4; }
-
-  // Starts the copies of the first tiles; the first one was looked up.
-  template <class Source>
-  __device__ void start(Source& source, const visit::Range& places) {
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (places.begin + i < places.end) {
-        if constexpr (kRaw) {
-          source.fetch(shared_address(shared_ + at_.raw), valid(0));
-        } else {
-          fetch_plain(source, i);
-          if (places.begin + i + 1 < places.end) source.look_up(places.begin + i + 1);
-        }
-      }
-      commit_copies();
-    }
-  }
-
-  template <class Source>
-  __device__ void fetch_plain(Source& source, int32_t i) {
-    source.fetch(shared_address(key_stage(i)), valid(i % kValidSlots));
-  }
-  // Starts the copies of the tile kAhead behind the one at `place`.
-  template <class Source>
-  __device__ void fetch_ahead(Source& source, int32_t place, int32_t end) {
-    const int32_t ahead = place + kAhead;
-    if (ahead < end) fetch_plain(source, ahead - tiles_.places.begin);
-    commit_copies();
-    if (ahead + 1 < end) source.look_up(ahead + 1);
-  }
-
-  // Returns when the tile at `place` is there for everybody; starts what comes after it.
-  template <class Source>
-  __device__ void await_tile(Source& source, int32_t place, int32_t end) {
-    const int32_t i = place - tiles_.places.begin;
-    if constexpr (kRaw) {
-      wait_copies<0>();
-      __syncthreads();  // the raw tile is there; nobody reads the last tile any more
-      source.decode(shared_ + at_.raw, shared_ + at_.keys);
-      if (place + 1 < end) source.look_up(place + 1);
-      __syncthreads();  // the tile is there; nobody reads the raw one any more
-      if (place + 1 < end) source.fetch(shared_address(shared_ + at_.raw), valid((i + 1) % kValidSlots));
-      commit_copies();
-    } else if constexpr (kStages == 1) {
-      __syncthreads();  // nobody reads the last tile any more
-      fetch_plain(source, i);
-      commit_copies();
-      if (place + 1 < end) source.look_up(place + 1);
-      wait_copies<0>();
-      __syncthreads();
-    } else if constexpr (kPaired) {
-      if (i > 0) {
-        if (leads()) end_copies();
-        await_phase(copied(), i - 1);
-      }
-      if (leads()) return;
-      if (i > 0) await_phase(read(), i - 1);
-      fetch_ahead(source, place, end);
-    } else {
-      wait_copies<kStages - 2>();
-      __syncthreads();
-      fetch_ahead(source, place, end);
-    }
-  }
-  __device__ void end_copies() const {
-    wait_copies<0>();
-    arrive(copied());
-  }
-  // Of a pair of row groups, between the weights of a tile and their product.
-  template <class Source>
-  __device__ void between_products(Source& source, int32_t place, int32_t end) {
-    if (place + 1 >= end) return;
-    if (leads()) {
-      const int32_t i = place - tiles_.places.begin;
-      if (i > 0) await_phase(read(), i - 1);
-      fetch_ahead(source, place, end);
-    } else {
-      end_copies();
-    }
-  }
 
   // Which keys each row of a dense tile sees.
   __device__ void fill_limits() {
