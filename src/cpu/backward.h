@@ -1,6 +1,7 @@
 // What the backward kernels share beside their tile products.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "core/ledger.h"
@@ -19,6 +20,13 @@ inline GradientWeights lay_out_weights(const GradientOps& ops, int64_t keys, int
   layout.bytes(weights.ds_keys, by_keys);
   layout.bytes(weights.ds_rows, static_cast<int64_t>(ops.rows_bytes(keys, rows)));
   return weights;
+}
+
+/// What lay_out_weights booked by keys, from key `begin` on, a multiple of 16; `rows` as there.
+inline const void* weights_from(const GradientOps& ops, const void* by_keys, int64_t begin, int64_t rows) {
+  const auto* bytes = static_cast<const std::byte*>(by_keys);
+  if (ops.keys_bytes == nullptr) return bytes + begin * rows * static_cast<int64_t>(sizeof(float));
+  return bytes + ops.keys_bytes(begin, rows);
 }
 
 /// delta of a row: dO * O over n columns, a multiple of 4. In double, in four sums side by side.

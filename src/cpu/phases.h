@@ -14,14 +14,15 @@ enum class Phase {
   kPackQ,
   kGather,  // from index lists and page tables to addresses
   kDecode,  // copying or decoding rows into the tile
+  kPackV,   // for several query tiles
   kScores,
   kSoftmax,
-  kOutput,  // P V, packing V
+  kOutput,  // P V, packing V for one query tile
   kStore,   // the epilogue
 };
-inline constexpr size_t kNumPhases = 9;
+inline constexpr size_t kNumPhases = 10;
 inline constexpr std::array<const char*, kNumPhases> kPhaseNames = {
-    "other", "queries", "pack q", "gather", "decode", "scores", "softmax", "output", "store"};
+    "other", "queries", "pack q", "gather", "decode", "pack v", "scores", "softmax", "output", "store"};
 
 struct PhaseCounts {
   std::array<double, kNumPhases> seconds{};

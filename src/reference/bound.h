@@ -7,10 +7,10 @@
 //
 //   delta * S_c,  S_c = sqrt(sum_j p_j^2 (v_jc - out_c)^2)
 //
-// over the keys, where out_c and the p_j are what a sink leaves of them (its own weight is exact). The largest
-// S_c is the row's sensitivity S. In a row with few weighty keys the error e of `rounded` is one draw from
-// that: it may be next to nothing by luck, where the same sums in another order draw an ordinary one. So the
-// level delta comes from all rows that are compared together, and a row may be off by
+// over the keys, where out_c and the p_j are what a sink leaves of them (its own weight is exact). The
+// largest S_c is the row's sensitivity S. In a row with few weighty keys the error e of `rounded` is one draw
+// from that: it may be next to nothing by luck, where the same sums in another order draw an ordinary one. So
+// the level delta comes from all rows that are compared together, and a row may be off by
 //
 //   2 * max(e, delta * S) + an ulp of the output type at the row's largest magnitude
 //   delta = sqrt(sum of e^2 / sum of S^2), over the finite rows that have S > 0

@@ -120,9 +120,9 @@ struct ForwardRow {
   std::vector<Real> scores;   // of the keys that it sees, in the tile's order
   std::vector<Real> out;      // not divided by sum.sum
   std::vector<Real> squares;  // see HeadGroup::deviations
-  LogSum<Real> sum;   // of the keys alone
-  Real lse = 0;       // with the sink
-  Real factor = 0;    // for `out`, of ordinary rows
+  LogSum<Real> sum;           // of the keys alone
+  Real lse = 0;               // with the sink
+  Real factor = 0;            // for `out`, of ordinary rows
 };
 
 template <class Real>

@@ -60,8 +60,8 @@ TEST(OracleSensitivity, OneKeyAndEqualKeysHaveNone) {
   EXPECT_THAT(e.run().sensitivity, ElementsAre(0.0));
 }
 
-// Beside weights that sum up to 2 the sink, whose value is 0, leaves a quarter of the output: values (3, 1) and
-// (1, 5) with weights of 1/8 around (1/2, 3/4).
+// Beside weights that sum up to 2 the sink, whose value is 0, leaves a quarter of the output: values (3, 1)
+// and (1, 5) with weights of 1/8 around (1/2, 3/4).
 TEST(OracleSensitivity, ASinkIsAKeyWithoutAValue) {
   Even e;
   e.sink = floats({std::log(6.0f)});

@@ -346,6 +346,11 @@ int64_t visited(const SequenceArgs& args) {
   return cpu::stop_counting_phases().times_in(cpu::Phase::kScores);
 }
 
+// Rows of a query tile.
+int64_t tile_rows(const SequenceArgs& args) {
+  return std::holds_alternative<DensePrefillFwdArgs>(args) ? 64 : 128;
+}
+
 TEST(Prefill, VisitsTheTilesThatItAttendsAndNoOthers) {
   SequenceCase c;
   c.lengths_q = {2000};
@@ -354,13 +359,14 @@ TEST(Prefill, VisitsTheTilesThatItAttendsAndNoOthers) {
   c.causal = true;
   SequenceData dense(c);
   for (const SequenceArgs& args : calls_of(dense)) {
-    EXPECT_EQ(visited(args), 2 * tile_pairs(2000, 128, 256, [](int64_t q, int64_t k) { return k <= q; }));
+    EXPECT_EQ(visited(args),
+              2 * tile_pairs(2000, tile_rows(args), 256, [](int64_t q, int64_t k) { return k <= q; }));
   }
   c.window.left = 100;
   SequenceData window(c);
   for (const SequenceArgs& args : calls_of(window)) {
-    EXPECT_EQ(visited(args),
-              2 * tile_pairs(2000, 128, 256, [](int64_t q, int64_t k) { return k <= q && k >= q - 100; }));
+    EXPECT_EQ(visited(args), 2 * tile_pairs(2000, tile_rows(args), 256,
+                                            [](int64_t q, int64_t k) { return k <= q && k >= q - 100; }));
   }
   c.window.left = -1;
   c.selected = Selected::kShared;
@@ -372,7 +378,7 @@ TEST(Prefill, VisitsTheTilesThatItAttendsAndNoOthers) {
     std::copy_n(list, 3, selected.q2k.data_as<int32_t>() + row * 3);
   }
   for (const SequenceArgs& args : calls_of(selected)) {
-    EXPECT_EQ(visited(args), 2 * tile_pairs(2000, 128, 128, [](int64_t q, int64_t k) {
+    EXPECT_EQ(visited(args), 2 * tile_pairs(2000, tile_rows(args), 128, [](int64_t q, int64_t k) {
                                const int64_t block = k / 128;
                                return k <= q && (block == 0 || block == q / 128 - 1 || block == q / 128);
                              }));

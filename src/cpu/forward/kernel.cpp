@@ -205,6 +205,12 @@ class ForwardRun {
   }
 
   void load_tile_queries(const QueryTile& tile, const Scratch& mine) const {
+    if (const BF16* in_place = queries_in_place(problem_, tile)) {
+      const InPhase pack(Phase::kPackQ);
+      load_scales(problem_, tile, mine.scale);
+      isa_.tile->pack_q_bf16(in_place, tile.rows(), shape_.d_qk, mine.packed_q);
+      return;
+    }
     {
       const InPhase queries(Phase::kQueries);
       load_queries(isa_, problem_, tile, mine.piece.o, mine.scale);

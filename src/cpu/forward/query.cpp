@@ -39,18 +39,35 @@ void store_fused(const Isa& isa, const ForwardProblem& problem, int64_t token, i
 
 }  // namespace
 
+const BF16* queries_in_place(const ForwardProblem& problem, const QueryTile& tile) {
+  const ForwardShape& shape = problem.shape;
+  if (shape.fused || shape.q_dtype != DType::kBF16) return nullptr;
+  const auto at = [&](int64_t row) {
+    return tile.token(row) * problem.q_stride_s + tile.head(row) * problem.q_stride_h;
+  };
+  for (int64_t r = 1; r < tile.rows(); ++r) {
+    if (at(r) - at(r - 1) != shape.d_qk) return nullptr;
+  }
+  return static_cast<const BF16*>(problem.q) + tile.request * problem.q_stride_b + at(0);
+}
+
+void load_scales(const ForwardProblem& problem, const QueryTile& tile, float* scale) {
+  float common = problem.shape.softmax_scale;
+  if (problem.descale_q != nullptr) common *= problem.descale_q[0] * problem.descale_k[0];
+  std::fill_n(scale, tile.rows(), common);
+  std::fill(scale + tile.rows(), scale + padded_rows(tile.rows()), 0.0f);
+}
+
 void load_queries(const Isa& isa, const ForwardProblem& problem, const QueryTile& tile, float* q,
                   float* scale) {
   const ForwardShape& shape = problem.shape;
-  float common = shape.softmax_scale;
-  if (problem.descale_q != nullptr) common *= problem.descale_q[0] * problem.descale_k[0];
+  load_scales(problem, tile, scale);
   const int64_t element = size_of(shape.q_dtype);
   for (int64_t r = 0; r < tile.rows(); ++r) {
     const int64_t token = tile.token(r);
     const int64_t head = tile.head(r);
     float* row = q + r * shape.d_qk;
     const int64_t token_at = tile.request * problem.q_stride_b + token * problem.q_stride_s;
-    scale[r] = common;
     if (!shape.fused) {
       const int64_t at = token_at + head * problem.q_stride_h;
       isa.rows->widen(static_cast<const uint8_t*>(problem.q) + at * element, shape.q_dtype, shape.d_qk, row);
@@ -65,7 +82,6 @@ void load_queries(const Isa& isa, const ForwardProblem& problem, const QueryTile
     isa.rows->rotate(rope, cos_sin_of(problem, token), false);
     isa.rows->round_to_bf16(rope, kRopeDim);
   }
-  std::fill(scale + tile.rows(), scale + padded_rows(tile.rows()), 0.0f);
 }
 
 void store_row(const Isa& isa, const ForwardProblem& problem, const QueryTile& tile, int64_t row,

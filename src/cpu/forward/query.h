@@ -14,6 +14,12 @@ namespace tilewise::cpu {
 /// rows]: what each row's scores are multiplied by (0 for padding rows).
 void load_queries(const Isa& isa, const ForwardProblem& problem, const QueryTile& tile, float* q,
                   float* scale);
+/// The scale alone, of queries that are used as they are.
+void load_scales(const ForwardProblem& problem, const QueryTile& tile, float* scale);
+
+/// The tile's queries where they lie in q one row after another as bf16, and are used as they are; otherwise
+/// null.
+const BF16* queries_in_place(const ForwardProblem& problem, const QueryTile& tile);
 
 /// One row's state and its unnormalised output [d_v], which is overwritten on the way. `prefix` is the state
 /// after the first indexer_topk entries, null without them.

@@ -7,7 +7,8 @@
 //               P = exp(S - lse), dS = P (dP - delta)
 //               dQ += dS K                           accumulate, in the thread's memory
 //               part = dS^T Q, its V columns + P^T dO   accumulate_keys, both in one sum
-//             then dKV[row] += part, in the order of the tokens (order.h)
+//             then dKV[row] += part, in the order of the tokens (order.h). With a single tile of heads, and Q
+//             and dO packed for it, part is made of 32 entries at a time, right before it is added
 //   after     dKV to bf16, rows that no list has to 0; d_sink in the order of the tokens
 //
 // So the bits of all gradients are the same whatever the number of threads is.
@@ -21,6 +22,7 @@
 //     part       fp32                                    606,208
 //     rows       bf16 Q and dO, for each 128 heads       278,528
 //     packed     the same for the scores                 557,056   half of it in bf16
+//     columns    the same for accumulate_keys            557,056   of bf16 units
 //     dq         fp32                                    303,104
 #include "cpu/sparse_backward/kernel.h"
 
@@ -69,6 +71,8 @@ struct HeadTile {
   BF16* d_out;
   void* packed_q;
   void* packed_d_out;
+  void* q_columns;  // packed as V is
+  void* d_out_columns;
   float* lse;  // +inf past the last head
   float* delta;
   float* dq;  // [heads][row_step(d_qk)]
@@ -97,6 +101,8 @@ HeadTile lay_out_heads(const Isa& isa, const SparseBackwardShape& shape, Ledger&
   layout.piece(tile.d_out, rows * shape.d_v);
   layout.bytes(tile.packed_q, static_cast<int64_t>(isa.tile->packed_q_bytes(rows, shape.d_qk)));
   layout.bytes(tile.packed_d_out, static_cast<int64_t>(isa.tile->packed_q_bytes(rows, shape.d_v)));
+  lay_out_packed_v(*isa.tile, shape.d_qk, layout, tile.q_columns);
+  lay_out_packed_v(*isa.tile, shape.d_v, layout, tile.d_out_columns);
   layout.piece(tile.lse, rows);
   layout.piece(tile.delta, rows);
   layout.piece(tile.dq, rows * row_step(shape.d_qk));
@@ -273,15 +279,19 @@ class BackwardRun {
     const InPhase phase(Phase::kPackQ);
     isa_.tile->pack_q_bf16(heads.q, m, shape_.d_qk, heads.packed_q);
     isa_.tile->pack_q_bf16(heads.d_out, m, shape_.d_v, heads.packed_d_out);
+    if (!parts_at_once()) return;
+    isa_.tile->pack_v({heads.q, shape_.d_qk, m}, shape_.d_qk, heads.q_columns);
+    isa_.tile->pack_v({heads.d_out, shape_.d_v, m}, shape_.d_v, heads.d_out_columns);
   }
+
+  /// Whether a part of dKV is made right before it is added.
+  bool parts_at_once() const { return isa_.tile->pack_v != nullptr && head_tiles(shape_) == 1; }
 
   /// One tile of heads against the loaded keys. `first` at the token's first keys.
   void visit_heads(int64_t tile, int64_t keys, bool first, const Scratch& mine) const {
     const HeadTile heads = head_tile(tile, mine);
     const int64_t m = heads_of(tile);
     const KvTile<BF16> k{mine.kv, shape_.d_qk, keys};  // and V, which is its first columns
-    const KvTile<BF16> q{heads.q, shape_.d_qk, m};
-    const KvTile<BF16> d_out{heads.d_out, shape_.d_v, m};
     {
       const InPhase phase(Phase::kScores);
       isa_.tile->scores(k, shape_.d_qk, heads.packed_q, m, mine.s);
@@ -294,15 +304,27 @@ class BackwardRun {
                           shape_.has_kl_target ? mine.key_sums : nullptr);
     }
     const InPhase phase(Phase::kOutput);
+    isa_.tile->accumulate(mine.weights.ds_rows, k, m, shape_.d_qk, first ? nullptr : mine.ones, heads.dq,
+                          row_step(shape_.d_qk));
+    if (!parts_at_once()) multiply_part(tile, 0, keys, mine);
+  }
+
+  /// The part of dKV that the keys [begin, end) have from one tile of heads.
+  void multiply_part(int64_t tile, int64_t begin, int64_t end, const Scratch& mine) const {
+    const HeadTile heads = head_tile(tile, mine);
+    const int64_t m = heads_of(tile);
+    const bool packed = parts_at_once();
+    const KvTile<BF16> q{heads.q, shape_.d_qk, m, packed ? heads.q_columns : nullptr};
+    const KvTile<BF16> d_out{heads.d_out, shape_.d_v, m, packed ? heads.d_out_columns : nullptr};
+    const void* p = weights_from(*isa_.gradient, mine.weights.p_keys, begin, padded_rows(m));
+    const void* ds = weights_from(*isa_.gradient, mine.weights.ds_keys, begin, padded_rows(m));
     const int64_t ld = row_step(shape_.d_qk);
-    const std::array<WeightedRows<BF16>, 2> terms{{{mine.weights.ds_keys, q}, {mine.weights.p_keys, d_out}}};
-    isa_.tile->accumulate_keys(terms, keys, shape_.d_v, tile == 0, mine.part, ld);
-    if (shape_.d_v < shape_.d_qk) {  // columns that V has not
-      const WeightedRows<BF16> rest{mine.weights.ds_keys, {heads.q + shape_.d_v, shape_.d_qk, m}};
-      isa_.tile->accumulate_keys({&rest, 1}, keys, shape_.d_qk - shape_.d_v, tile == 0,
-                                 mine.part + shape_.d_v, ld);
-    }
-    isa_.tile->accumulate(mine.weights.ds_rows, k, m, shape_.d_qk, first ? nullptr : mine.ones, heads.dq, ld);
+    const std::array<WeightedRows<BF16>, 2> terms{{{ds, q}, {p, d_out}}};
+    isa_.tile->accumulate_keys(terms, end - begin, shape_.d_v, tile == 0, mine.part, ld);
+    if (shape_.d_v == shape_.d_qk) return;
+    const WeightedRows<BF16> rest{ds, columns_from(q, shape_.d_v)};  // columns that V has not
+    isa_.tile->accumulate_keys({&rest, 1}, end - begin, shape_.d_qk - shape_.d_v, tile == 0,
+                               mine.part + shape_.d_v, ld);
   }
 
   void store_heads(int64_t token, int64_t tile, bool any_key, const Scratch& mine) const {
@@ -325,12 +347,17 @@ class BackwardRun {
     const TokenOrder order(shared_.frontiers);
     for (int64_t begin = 0; begin < keys; begin += kRowsAtOnce) {
       const int64_t end = std::min(begin + kRowsAtOnce, keys);
+      if (parts_at_once()) {
+        const InPhase phase(Phase::kOutput);
+        multiply_part(0, begin, end, mine);
+      }
+      const float* part = mine.part + (parts_at_once() ? 0 : begin * row_step(shape_.d_qk));
       order.wait(token, mine.entries[first + end - 1].row, first_open);
       {
         const InPhase phase(Phase::kStore);
         for (int64_t k = begin; k < end; ++k) {
           if (k + 1 < keys) fetch_key(mine.entries[first + k + 1].row);
-          add_to_key(mine.entries[first + k].row, mine.part + k * row_step(shape_.d_qk));
+          add_to_key(mine.entries[first + k].row, part + (k - begin) * row_step(shape_.d_qk));
         }
       }
       order.set(token, frontier_at(mine, first + end, count));

@@ -83,9 +83,9 @@ class AmxUnit {
       if constexpr (kA == 2) TW_ZERO_TILE(2);
       if constexpr (kA == 2 && kB == 2) TW_ZERO_TILE(3);
     }
-    const std::byte* b = x.b;
     for (int64_t term = 0; term < terms; ++term) {
       const std::byte* a = x.a[term];
+      const std::byte* b = x.b[term];
       for (int64_t i = 0; i < steps; ++i) {
         TW_LOAD_TILE(4, a, a_stride);
         TW_LOAD_TILE(6, b, 64);

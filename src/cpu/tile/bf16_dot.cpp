@@ -62,10 +62,10 @@ class DotUnit {
         sums[r][n] = kContinue ? _mm512_loadu_ps(c + r * c_stride + n * 16) : _mm512_setzero_ps();
       }
     }
-    const std::byte* b = x.b;
     constexpr int64_t kPairs = kRegisterDepth / 2;
     for (int64_t term = 0; term < x.terms; ++term) {
       const std::byte* a = x.a[term];
+      const std::byte* b = x.b[term];
       for (int64_t i = 0; i < x.steps; ++i) {
         // A count that the compiler knows is faster.
         if (x.pairs - i * kPairs >= kPairs) {

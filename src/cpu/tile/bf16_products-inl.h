@@ -28,8 +28,7 @@
 namespace tilewise::cpu {
 
 /// Where the operands of a block of sums lie; strides in bytes. The sum has `terms` parts of `steps`
-/// registers: B's follow each other, A's begin where `a` says. All but `pairs` pairs of a part's elements are
-/// zero.
+/// registers, which begin where `a` and `b` say. All but `pairs` pairs of a part's elements are zero.
 struct Block {
   std::array<const std::byte*, kMaxTerms> a;
   int64_t terms;
@@ -38,7 +37,7 @@ struct Block {
   int64_t a_stride;  // between rows of a register
   int64_t a_next;    // to the next 16 rows
   int64_t a_step;    // along the sum
-  const std::byte* b;
+  std::array<const std::byte*, kMaxTerms> b;
   int64_t b_next;  // to the next 16 columns
   std::byte* c;
   int64_t c_stride;
@@ -100,7 +99,7 @@ TW_BF16 void scores(const KvTile<BF16>& k, int64_t d, const void* packed_q, int6
   for (int64_t key = 0; key < k.count; key += Unit::kBlockRows) {
     Block block = x.at_row(key);
     for (int64_t j = 0; j < row_tiles; j += 2) {
-      block.b = static_cast<const std::byte*>(packed_q) + j * q_tile_row;
+      block.b[0] = static_cast<const std::byte*>(packed_q) + j * q_tile_row;
       block.c = reinterpret_cast<std::byte*>(s) + key * x.c_stride + j * kRegisterRows * 4;
       Unit::template multiply<false>(block, k.count - key, row_tiles - j, [] {});
     }
@@ -154,6 +153,28 @@ TW_BF16 inline void rescale_rows(const float* rescale, int64_t m, int64_t d_v, f
   }
 }
 
+/// 16 columns after another, each with registers for all keys that a tile may have.
+constexpr int64_t kPackedRegisters = registers_of(kMaxTileKeys);
+static_assert(kPackedKeys == kRegisterDepth && kPackedColumns == kRegisterRows);
+static_assert(kPackedBytes == kRegisterBytes);
+
+inline size_t packed_v_bytes(int64_t d_v) {
+  return static_cast<size_t>(kPackedRegisters * kRegisterBytes * (d_v / kRegisterRows));
+}
+
+TW_BF16 inline void pack_v(const KvTile<BF16>& v, int64_t d_v, void* packed) {
+  constexpr int64_t kNext = kPackedRegisters * kRegisterElements;
+  const int64_t steps = registers_of(v.count);
+  // The keys of a register stay in L1 while all their columns are packed.
+  for (int64_t step = 0; step < steps; ++step) {
+    auto* left = static_cast<uint16_t*>(packed);
+    for (int64_t c = 0; c < d_v; c += 2 * kRegisterRows, left += 2 * kNext) {
+      const PanelPacker<1> panel{{v}, c, steps * kRegisterRows, left, left + kNext};
+      for (int64_t i = 0; i < kRegisterRows; ++i) panel.pack(step * kRegisterRows + i);
+    }
+  }
+}
+
 /// While a panel is multiplied, the next one is packed.
 template <class Unit, bool kContinue, size_t kTerms>
 TW_BF16 void accumulate_panels(Block x, Terms terms, int64_t m, int64_t d) {
@@ -174,7 +195,8 @@ TW_BF16 void accumulate_panels(Block x, Terms terms, int64_t m, int64_t d) {
     const PanelPacker<kTerms> next = packer(c + kColumns < d ? c + kColumns : c);
     const int64_t pairs = c + kColumns < d ? next.pairs() : 0;
     int64_t pair = 0;
-    x.b = reinterpret_cast<const std::byte*>(panels[c / kColumns % 2]);
+    x.b[0] = reinterpret_cast<const std::byte*>(panels[c / kColumns % 2]);
+    x.b[1] = x.b[0] + x.steps * kRegisterBytes;
     for (int64_t row = 0; row < m; row += Unit::kBlockRows) {
       Block block = x.at_row(row);
       block.c += c * 4;
@@ -186,8 +208,8 @@ TW_BF16 void accumulate_panels(Block x, Terms terms, int64_t m, int64_t d) {
   }
 }
 
-template <class Unit>
-TW_BF16 void accumulate_terms(Terms terms, int64_t m, int64_t d, bool overwrite, float* o, int64_t ld_o) {
+/// The terms' weights and the sums' place; B is left out.
+inline Block block_of(Terms terms, float* o, int64_t ld_o) {
   Block x{};
   x.terms = static_cast<int64_t>(terms.size());
   for (size_t i = 0; i < terms.size(); ++i) x.a[i] = static_cast<const std::byte*>(terms[i].weights);
@@ -199,10 +221,31 @@ TW_BF16 void accumulate_terms(Terms terms, int64_t m, int64_t d, bool overwrite,
   x.b_next = x.terms * x.steps * kRegisterBytes;
   x.c = reinterpret_cast<std::byte*>(o);
   x.c_stride = ld_o * 4;
-  if (terms.size() == 1) {
-    (overwrite ? accumulate_panels<Unit, false, 1> : accumulate_panels<Unit, true, 1>)(x, terms, m, d);
+  return x;
+}
+
+template <class Unit, bool kContinue>
+TW_BF16 void accumulate_packed(Block x, Terms terms, int64_t m, int64_t d) {
+  for (size_t i = 0; i < terms.size(); ++i) x.b[i] = static_cast<const std::byte*>(terms[i].rows.packed);
+  x.b_next = kPackedRegisters * kRegisterBytes;
+  for (int64_t c = 0; c < d; c += 2 * kRegisterRows) {
+    for (int64_t row = 0; row < m; row += Unit::kBlockRows) {
+      Block block = x.at_row(row);
+      block.c += c * 4;
+      Unit::template multiply<kContinue>(block, m - row, 2, [] {});
+    }
+    for (size_t i = 0; i < terms.size(); ++i) x.b[i] += 2 * x.b_next;
+  }
+}
+
+template <class Unit, bool kContinue>
+TW_BF16 void accumulate_terms(const Block& x, Terms terms, int64_t m, int64_t d) {
+  if (terms[0].rows.packed != nullptr) {
+    accumulate_packed<Unit, kContinue>(x, terms, m, d);
+  } else if (terms.size() == 1) {
+    accumulate_panels<Unit, kContinue, 1>(x, terms, m, d);
   } else {
-    (overwrite ? accumulate_panels<Unit, false, 2> : accumulate_panels<Unit, true, 2>)(x, terms, m, d);
+    accumulate_panels<Unit, kContinue, 2>(x, terms, m, d);
   }
 }
 
@@ -211,12 +254,15 @@ TW_BF16 void accumulate(const void* p, const KvTile<BF16>& v, int64_t m, int64_t
                         float* o, int64_t ld_o) {
   if (rescale != nullptr) rescale_rows(rescale, m, d_v, o, ld_o);
   const WeightedRows<BF16> term{p, v};
-  accumulate_terms<Unit>({&term, 1}, m, d_v, rescale == nullptr, o, ld_o);
+  const Terms terms{&term, 1};
+  const auto add = rescale == nullptr ? accumulate_terms<Unit, false> : accumulate_terms<Unit, true>;
+  add(block_of(terms, o, ld_o), terms, m, d_v);
 }
 
 template <class Unit>
 TW_BF16 void accumulate_keys(Terms terms, int64_t keys, int64_t d, bool first, float* dv, int64_t ld_dv) {
-  accumulate_terms<Unit>(terms, keys, d, first, dv, ld_dv);
+  const auto add = first ? accumulate_terms<Unit, false> : accumulate_terms<Unit, true>;
+  add(block_of(terms, dv, ld_dv), terms, keys, d);
 }
 
 template <class Unit>
@@ -226,6 +272,8 @@ constexpr TileOps bf16_tile_ops() {
           .pack_q_bf16 = pack_q<BF16>,
           .scores = scores<Unit>,
           .scores_f32 = nullptr,
+          .packed_v_bytes = packed_v_bytes,
+          .pack_v = pack_v,
           .accumulate = accumulate<Unit>,
           .accumulate_f32 = nullptr,
           .accumulate_keys = accumulate_keys<Unit>,

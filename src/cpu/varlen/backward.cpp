@@ -22,6 +22,7 @@
 //     added, selection                                    of the query tiles; of the lists
 //   scratch of a thread                       bytes at 192/128, tiles of 128 x 256
 //     kv         bf16 (fp16: fp32) K and V      163,840
+//     packed_k   K once more, for dS K           98,304   of bf16 units
 //     rows       the same of Q and dO            81,920
 //     packed     Q and dO                       163,840   half of it in bf16
 //     s, dp      S^T and dP^T                   262,144   P and dS of fp32
@@ -53,6 +54,7 @@ constexpr int64_t kMaxHeadSize = 128;
 struct Scratch {
   void* k;
   void* v;
+  void* packed_k;  // for dS K
   void* q;
   void* d_out;
   void* packed_q;
@@ -71,12 +73,13 @@ struct Scratch {
 
 /// Books (workspace null) or grants one thread's scratch.
 Scratch lay_out(const Isa& isa, const VarlenShape& shape, Ledger& ledger, void* workspace) {
-  const VarlenTiles tiles = varlen_tiles(shape);
+  const VarlenTiles tiles = backward_tiles(shape);
   Scratch s{};
   Layouter layout(ledger, workspace);
   const int64_t element = shape.dtype == DType::kFP16 ? 4 : 2;
   layout.bytes(s.k, tiles.keys * shape.d_qk * element);
   layout.bytes(s.v, tiles.keys * shape.d_v * element);
+  lay_out_packed_v(*isa.tile, shape.d_qk, layout, s.packed_k);
   layout.bytes(s.q, tiles.rows * shape.d_qk * element);
   layout.bytes(s.d_out, tiles.rows * shape.d_v * element);
   layout.bytes(s.packed_q, static_cast<int64_t>(isa.tile->packed_q_bytes(tiles.rows, shape.d_qk)));
@@ -322,21 +325,25 @@ class BackwardRun {
       load_keys(isa_, problem_.k, row, kv_head, shape_.d_qk, needed, static_cast<T*>(mine.k));
       load_keys(isa_, problem_.v, row, kv_head, shape_.d_v, needed, static_cast<T*>(mine.v));
     }
+    KvTile<T> k{static_cast<const T*>(mine.k), shape_.d_qk, needed.count()};
+    {
+      const InPhase phase(Phase::kPackV);
+      k = with_packed_v(ProductsOf<T>(*isa_.tile), k, shape_.d_qk, mine.packed_k);
+    }
     bool first = true;
     for_each_visitor(sequence, index, kv_head, [&](const Visitor& visitor) {
-      visit_query_tile(sequence, visitor, needed.range(), first, mine);
+      visit_query_tile(sequence, visitor, needed.range(), k, first, mine);
       first = false;
     });
     store_keys(sequence, keys, needed.count(), kv_head, mine);
   }
 
-  void visit_query_tile(const Sequence& sequence, const Visitor& visitor, visit::Range keys, bool first,
-                        const Scratch& mine) const {
+  void visit_query_tile(const Sequence& sequence, const Visitor& visitor, visit::Range keys,
+                        const KvTile<T>& k, bool first, const Scratch& mine) const {
     const int64_t m = visitor.queries.size();
     const int64_t row = sequence.q_begin + visitor.queries.begin;
     const ProductsOf<T> products(*isa_.tile);
     load_query_tile(row, m, visitor.head, products, mine);
-    const KvTile<T> k{static_cast<const T*>(mine.k), shape_.d_qk, keys.size()};
     const KvTile<T> v{static_cast<const T*>(mine.v), shape_.d_v, keys.size()};
     const KvTile<T> q{static_cast<const T*>(mine.q), shape_.d_qk, m};
     const KvTile<T> d_out{static_cast<const T*>(mine.d_out), shape_.d_v, m};
@@ -448,12 +455,12 @@ class BackwardKernel final : public Kernel<VarlenBackward> {
   }
 
   VarlenPlan plan(const VarlenBackwardShape& shape, const Device& device, Ledger& ledger) const override {
-    const VarlenTiles tiles = varlen_tiles(shape);
+    const VarlenTiles tiles = backward_tiles(shape);
     Ledger one;
     lay_out(isa_, shape, one, nullptr);
     const int64_t pieces = std::max(max_wave_tiles(shape.total_k, shape.batch, tiles.keys) * shape.h_kv,
                                     max_wave_tiles(shape.total_q, shape.batch, tiles.rows) * shape.h_q);
-    VarlenPlan plan = plan_tiles(shape, device, one.bytes(), pieces, ledger);
+    VarlenPlan plan = plan_tiles(shape, tiles, device, one.bytes(), pieces, ledger);
     Ledger shared;
     lay_out_shared(shape, tiles, shared, nullptr);
     plan.shared = ledger.book<std::byte>(static_cast<int64_t>(shared.bytes()));

@@ -1,6 +1,6 @@
 // dense_prefill_fwd and block_sparse_prefill_fwd on the CPU.
 //
-//   work      up to four query tiles (128 rows of a head each) that share a KV head
+//   work      up to 1,024 rows of query tiles (64 rows of a head each; of blocks 128) that share a KV head
 //   loop      over the key tiles that any of them visits, in ascending order: K and V are brought into the
 //             thread's memory once, then each query tile that visits them: scores -> softmax -> accumulate
 //   threads   take such work from the end of each sequence on, where it is longest. A row's bits depend on
@@ -8,10 +8,11 @@
 //
 //   scratch of a thread, bytes at 192/128           lifetime
 //     kv         bf16 (fp16: fp32) K and V  163,840   a key tile
-//     scores     S^T; P^T of fp32           131,072   a query tile's key tile; the unpacked Q before
-//     weights    P of bf16                   65,536   likewise
-//     4 x        packed Q                    98,304   a query tile; half of it in bf16
-//                fp32 O                      73,728   a query tile
+//     packed_v   V, as bf16 units read it    65,536   a key tile
+//     scores     S^T; P^T of fp32            65,536   a query tile's key tile; the unpacked Q before
+//     weights    P of bf16                   32,768   likewise
+//     16 x       packed Q                    49,152   a query tile; half of it in bf16
+//                fp32 O                      36,864   a query tile
 //                state, block list
 #include <omp.h>
 
@@ -28,7 +29,11 @@
 namespace tilewise::cpu {
 namespace {
 
-constexpr int64_t kTogether = 4;
+constexpr int64_t kRowsTogether = 1024;
+constexpr int64_t kMostTogether = kRowsTogether / 64;
+int64_t tiles_together(const VarlenTiles& tiles) { return kRowsTogether / tiles.rows; }
+/// Fewer tiles share their keys where there would not be so many pieces of work.
+constexpr int64_t kPieces = 32;
 
 /// A query tile's part of the scratch memory.
 struct TileMemory {
@@ -42,23 +47,25 @@ struct TileMemory {
 struct Scratch {
   void* k;
   void* v;
+  void* packed_v;
   float* scores;
   void* weights;
   float* scale;
   float* rescale;
   int32_t* first;
   int32_t* last;
-  std::array<TileMemory, kTogether> tiles;
+  std::array<TileMemory, kMostTogether> tiles;  // the first tiles_together() of them
 };
 
 /// Books (workspace null) or grants one thread's scratch.
 Scratch lay_out(const Isa& isa, const VarlenShape& shape, Ledger& ledger, void* workspace) {
-  const VarlenTiles tiles = varlen_tiles(shape);
+  const VarlenTiles tiles = forward_tiles(shape);
   Scratch s{};
   Layouter layout(ledger, workspace);
   const int64_t element = shape.dtype == DType::kFP16 ? 4 : 2;
   layout.bytes(s.k, tiles.keys * shape.d_qk * element);
   layout.bytes(s.v, tiles.keys * shape.d_v * element);
+  lay_out_packed_v(*isa.tile, shape.d_v, layout, s.packed_v);
   layout.piece(s.scores, std::max(tiles.keys, shape.d_qk) * tiles.rows);
   s.weights = s.scores;
   if (isa.softmax->p_bytes != nullptr) {
@@ -68,7 +75,7 @@ Scratch lay_out(const Isa& isa, const VarlenShape& shape, Ledger& ledger, void* 
   layout.piece(s.rescale, tiles.rows);
   layout.piece(s.first, tiles.rows);
   layout.piece(s.last, tiles.rows);
-  for (TileMemory& tile : s.tiles) {
+  for (TileMemory& tile : std::span(s.tiles).first(static_cast<size_t>(tiles_together(tiles)))) {
     layout.bytes(tile.packed_q, static_cast<int64_t>(isa.tile->packed_q_bytes(tiles.rows, shape.d_qk)));
     layout.piece(tile.o, tiles.rows * row_step(shape.d_v));
     layout.piece(tile.max, tiles.rows);
@@ -111,8 +118,15 @@ class ForwardRun {
  private:
   using Tile = RunningTile<Visit>;
 
-  /// The query tiles of a wave, each with all heads of its group one after the other, `together_` at a time;
-  /// no work goes from one sequence to the next.
+  /// A tile's keys up to the last one needed.
+  struct LoadedKeys {
+    visit::Range range;
+    KvTile<T> k;
+    KvTile<T> v;
+  };
+
+  /// The query tiles of a wave, each with all heads of its group one after the other; no work goes from one
+  /// sequence to the next.
   void run_wave(const Wave& wave) const {
     const int64_t pieces = wave.query_tiles * shape_.h_kv;
 #pragma omp parallel num_threads(plan_.threads)
@@ -132,20 +146,21 @@ class ForwardRun {
     }
   }
 
-  /// All heads of a group, for the query tiles that begin with this one where it is the first of `kTogether /
-  /// group_`.
+  /// All heads of a group, for the query tiles that begin with this one where it is the first of a piece.
   void run_piece(const Wave& wave, int64_t wave_tile, int64_t kv_head, const Scratch& mine) const {
     const Sequence& sequence = wave.of_query_tile(wave_tile);
     const int64_t tile = wave_tile - sequence.first_query_tile;
-    const int64_t at_once = std::max<int64_t>(kTogether / group_, 1);
+    const auto together = static_cast<size_t>(tiles_together(tiles_));
+    const int64_t most = std::max<int64_t>(tiles_together(tiles_) / group_, 1);
+    const int64_t at_once = std::clamp<int64_t>(wave.query_tiles * shape_.h_kv / kPieces, 1, most);
     if (tile % at_once != 0) return;
     const int64_t end = std::min(tile + at_once, sequence.query_tiles(tiles_.rows));
-    std::array<Tile, kTogether> running;
+    std::array<Tile, kMostTogether> running;
     size_t count = 0;
     for (int64_t t = tile; t < end; ++t) {
       for (int64_t j = 0; j < group_; ++j) {
         running[count] = begin_tile(sequence, t, kv_head * group_ + j, mine, mine.tiles[count]);
-        if (++count < kTogether) continue;
+        if (++count < together) continue;
         run_tiles(sequence, kv_head, {running.data(), count}, mine);
         count = 0;
       }
@@ -174,8 +189,12 @@ class ForwardRun {
       return tile;
     }
     const InPhase pack(Phase::kPackQ);
-    pack_rows(isa_, problem_.q, shape_.dtype, sequence.q_begin + tile.queries.begin, m, head, shape_.d_qk,
-              mine.scores, memory.packed_q);
+    auto* rows = reinterpret_cast<T*>(mine.scores);
+    for (int64_t r = 0; r < m; ++r) {
+      load_row(isa_, problem_.q.at(0, sequence.q_begin + tile.queries.begin + r, head), shape_.d_qk,
+               rows + r * shape_.d_qk);
+    }
+    ProductsOf<T>(*isa_.tile).pack_q(rows, m, shape_.d_qk, memory.packed_q);
     return tile;
   }
 
@@ -187,18 +206,18 @@ class ForwardRun {
         if (!tile.done()) next = std::min(next, tile.next_tile());
       }
       if (next == INT32_MAX) break;
-      const visit::Range keys = load(sequence, kv_head, next, tiles, mine);
+      const LoadedKeys loaded = load(sequence, kv_head, next, tiles, mine);
       for (Tile& tile : tiles) {
-        if (!tile.done() && tile.next_tile() == next) visit_tile(sequence, keys, mine, tile);
+        if (!tile.done() && tile.next_tile() == next) visit_tile(sequence, loaded, mine, tile);
       }
     }
     const InPhase store(Phase::kStore);
     for (const Tile& tile : tiles) store_tile(sequence, tile);
   }
 
-  /// Brings the keys of tile number `index` that the tiles at it need, and gives the tile's range up to them.
-  visit::Range load(const Sequence& sequence, int64_t kv_head, int32_t index, std::span<const Tile> tiles,
-                    const Scratch& mine) const {
+  /// Brings the keys of tile number `index` that the tiles at it need.
+  LoadedKeys load(const Sequence& sequence, int64_t kv_head, int32_t index, std::span<const Tile> tiles,
+                  const Scratch& mine) const {
     const InPhase phase(Phase::kDecode);
     const auto keys = visit::tile_range(index, static_cast<int32_t>(tiles_.keys), sequence.rule.len_k);
     NeededKeys needed(keys);
@@ -209,10 +228,21 @@ class ForwardRun {
     const int64_t first = sequence.k_begin + keys.begin;
     load_keys(isa_, problem_.k, first, kv_head, shape_.d_qk, needed, static_cast<T*>(mine.k));
     load_keys(isa_, problem_.v, first, kv_head, shape_.d_v, needed, static_cast<T*>(mine.v));
-    return needed.range();
+    const visit::Range range = needed.range();
+    const InPhase pack(Phase::kPackV);
+    const KvTile<T> v{static_cast<const T*>(mine.v), shape_.d_v, range.size()};
+    return {range,
+            {static_cast<const T*>(mine.k), shape_.d_qk, range.size()},
+            with_packed_v(ProductsOf<T>(*isa_.tile), v, shape_.d_v, mine.packed_v)};
   }
 
-  void visit_tile(const Sequence& sequence, visit::Range keys, const Scratch& mine, Tile& tile) const {
+  void visit_tile(const Sequence& sequence, const LoadedKeys& loaded, const Scratch& mine, Tile& tile) const {
+    // Keys that none of the rows sees are left out at both ends.
+    const visit::Range seen = visit::keys_seen_by_any(sequence.rule, tile.queries);
+    const int32_t skip = std::max(seen.begin - loaded.range.begin, 0) / kPackedKeys * kPackedKeys;
+    const visit::Range keys{loaded.range.begin + skip, std::min(seen.end, loaded.range.end)};
+    const KvTile<T> k = part_of(loaded.k, skip, keys.size());
+    const KvTile<T> v = part_of(loaded.v, skip, keys.size());
     const int64_t m = tile.queries.size();
     const TileMemory& memory = tile.memory;
     SoftmaxRows rows{mine.scale, nullptr, nullptr, memory.max, memory.sum, mine.rescale};
@@ -221,8 +251,6 @@ class ForwardRun {
       rows.first = mine.first;
       rows.last = mine.last;
     }
-    const KvTile<T> k{static_cast<const T*>(mine.k), shape_.d_qk, keys.size()};
-    const KvTile<T> v{static_cast<const T*>(mine.v), shape_.d_v, keys.size()};
     const ProductsOf<T> products(*isa_.tile);
     {
       const InPhase phase(Phase::kScores);
@@ -282,8 +310,9 @@ class ForwardKernel final : public Kernel<VarlenForward> {
   VarlenPlan plan(const VarlenShape& shape, const Device& device, Ledger& ledger) const override {
     Ledger one;
     lay_out(isa_, shape, one, nullptr);
-    const int64_t tiles = max_wave_tiles(shape.total_q, shape.batch, varlen_tiles(shape).rows);
-    return plan_tiles(shape, device, one.bytes(), tiles * shape.h_kv, ledger);
+    const VarlenTiles tiles = forward_tiles(shape);
+    const int64_t pieces = max_wave_tiles(shape.total_q, shape.batch, tiles.rows) * shape.h_kv;
+    return plan_tiles(shape, tiles, device, one.bytes(), pieces, ledger);
   }
 
   void run(const VarlenForwardProblem& problem, const VarlenPlan& plan,

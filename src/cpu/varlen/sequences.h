@@ -108,12 +108,15 @@ void for_each_wave(const Problem& problem, int64_t tile_rows, int64_t tile_keys,
 
 /// Query and key tiles for a shape. A tile of keys divides a selection's blocks, and a tile of queries too.
 struct VarlenTiles {
-  int64_t rows = 128;
-  int64_t keys = 256;
+  int64_t rows;
+  int64_t keys;
 };
-inline VarlenTiles varlen_tiles(const VarlenShape& shape) {
-  if (!shape.selected) return {};
+inline VarlenTiles forward_tiles(const VarlenShape& shape) {
+  if (!shape.selected) return {64, 256};
   return {shape.q_block % 128 == 0 ? 128 : 64, shape.kv_block};
+}
+inline VarlenTiles backward_tiles(const VarlenShape& shape) {
+  return shape.selected ? forward_tiles(shape) : VarlenTiles{128, 256};
 }
 
 /// The key tiles that a tile of queries visits where nothing is selected.

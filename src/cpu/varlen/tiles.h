@@ -44,7 +44,8 @@ class NeededKeys {
   void add(visit::Range seen) {
     const int32_t begin = std::max(seen.begin, keys_.begin) - keys_.begin;
     const int32_t end = std::min(seen.end, keys_.end) - keys_.begin;
-    for (int32_t i = begin; i < end; ++i) needed_.set(static_cast<size_t>(i));
+    if (begin >= end) return;
+    needed_ |= (~Keys() >> (kMaxTileKeys - static_cast<size_t>(end - begin))) << static_cast<size_t>(begin);
     count_ = std::max(count_, end);
   }
 
@@ -55,8 +56,10 @@ class NeededKeys {
   visit::Range range() const { return {keys_.begin, keys_.begin + count_}; }
 
  private:
+  using Keys = std::bitset<kMaxTileKeys>;
+
   visit::Range keys_;
-  std::bitset<kMaxTileKeys> needed_;
+  Keys needed_;
   int32_t count_ = 0;
 };
 
@@ -74,13 +77,6 @@ void load_keys(const Isa& isa, const RowTensor<const uint16_t>& from, int64_t fi
   }
 }
 
-/// The rows of a query tile packed for the scores; `buffer` holds m * d floats.
-inline void pack_rows(const Isa& isa, const RowTensor<const uint16_t>& from, DType dtype, int64_t first,
-                      int64_t m, int64_t head, int64_t d, float* buffer, void* packed) {
-  for (int64_t r = 0; r < m; ++r) isa.rows->widen(from.at(0, first + r, head), dtype, d, buffer + r * d);
-  isa.tile->pack_q(buffer, m, d, packed);
-}
-
 /// The columns that each row of a query tile sees of the keys of a tile, [padded_rows(queries.size())].
 inline void fill_limits(const visit::MaskRule& rule, visit::Range queries, visit::Range keys, int32_t* first,
                         int32_t* last) {
@@ -95,11 +91,10 @@ inline void fill_limits(const visit::MaskRule& rule, visit::Range queries, visit
 }
 
 /// Tiles, threads with scratch_bytes of memory each, and room for the sequences. `pieces`: of work, at most.
-inline VarlenPlan plan_tiles(const VarlenShape& shape, const Device& device, size_t scratch_bytes,
-                             int64_t pieces, Ledger& ledger) {
+inline VarlenPlan plan_tiles(const VarlenShape& shape, const VarlenTiles& tiles, const Device& device,
+                             size_t scratch_bytes, int64_t pieces, Ledger& ledger) {
   // The scratch memory of all threads takes at most this much.
   constexpr size_t kScratchBytes = size_t{40} << 20;
-  const VarlenTiles tiles = varlen_tiles(shape);
   VarlenPlan plan;
   plan.tile_rows = tiles.rows;
   plan.tile_keys = tiles.keys;
