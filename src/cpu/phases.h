@@ -14,7 +14,7 @@ enum class Phase {
   kPackQ,
   kGather,  // from index lists and page tables to addresses
   kDecode,  // copying or decoding rows into the tile
-  kPackV,   // for several query tiles
+  kPackV,   // V (in a backward K), for several query tiles
   kScores,
   kSoftmax,
   kOutput,  // P V, packing V for one query tile

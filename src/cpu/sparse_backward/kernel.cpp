@@ -22,7 +22,7 @@
 //     part       fp32                                    606,208
 //     rows       bf16 Q and dO, for each 128 heads       278,528
 //     packed     the same for the scores                 557,056   half of it in bf16
-//     columns    the same for accumulate_keys            557,056   of bf16 units
+//     columns    the same for accumulate_keys            557,056   of bf16 units, a single tile of heads
 //     dq         fp32                                    303,104
 #include "cpu/sparse_backward/kernel.h"
 
@@ -55,6 +55,11 @@ int64_t tile_heads(const SparseBackwardShape& shape) {
   return padded_rows(visit::ceil_div(shape.h_q, head_tiles(shape)));
 }
 
+/// Whether a part of dKV is made right before it is added, kRowsAtOnce rows of it at a time.
+bool makes_small_parts(const Isa& isa, const SparseBackwardShape& shape) {
+  return isa.tile->pack_v != nullptr && head_tiles(shape) == 1;
+}
+
 /// A list entry; entries order by row, those of one row by their place in the list.
 struct Entry {
   int32_t row;
@@ -85,7 +90,7 @@ struct Scratch {
   float* s;
   float* dp;
   GradientWeights weights;
-  float* part;  // [kMaxTileKeys][row_step(d_qk)]
+  float* part;  // [kMaxTileKeys or kRowsAtOnce][row_step(d_qk)]
   float* key_sums;
   float* ones;
   std::byte* heads;  // tile after tile
@@ -101,8 +106,10 @@ HeadTile lay_out_heads(const Isa& isa, const SparseBackwardShape& shape, Ledger&
   layout.piece(tile.d_out, rows * shape.d_v);
   layout.bytes(tile.packed_q, static_cast<int64_t>(isa.tile->packed_q_bytes(rows, shape.d_qk)));
   layout.bytes(tile.packed_d_out, static_cast<int64_t>(isa.tile->packed_q_bytes(rows, shape.d_v)));
-  lay_out_packed_v(*isa.tile, shape.d_qk, layout, tile.q_columns);
-  lay_out_packed_v(*isa.tile, shape.d_v, layout, tile.d_out_columns);
+  if (makes_small_parts(isa, shape)) {
+    lay_out_packed_v(*isa.tile, shape.d_qk, layout, tile.q_columns);
+    lay_out_packed_v(*isa.tile, shape.d_v, layout, tile.d_out_columns);
+  }
   layout.piece(tile.lse, rows);
   layout.piece(tile.delta, rows);
   layout.piece(tile.dq, rows * row_step(shape.d_qk));
@@ -120,7 +127,8 @@ Scratch lay_out(const Isa& isa, const SparseBackwardShape& shape, Ledger& ledger
   layout.piece(s.s, kMaxTileKeys * rows);
   layout.piece(s.dp, kMaxTileKeys * rows);
   s.weights = lay_out_weights(*isa.gradient, kMaxTileKeys, rows, s.s, s.dp, layout);
-  layout.piece(s.part, kMaxTileKeys * row_step(shape.d_qk));
+  const int64_t part_rows = makes_small_parts(isa, shape) ? kRowsAtOnce : kMaxTileKeys;
+  layout.piece(s.part, part_rows * row_step(shape.d_qk));
   layout.piece(s.key_sums, kMaxTileKeys);
   layout.piece(s.ones, rows);
   Ledger of_heads;
@@ -152,7 +160,12 @@ class BackwardRun {
  public:
   BackwardRun(const Isa& isa, const SparseBackwardProblem& problem, const SparseBackwardPlan& plan,
               void* workspace)
-      : isa_(isa), problem_(problem), shape_(problem.shape), plan_(plan), workspace_(workspace) {
+      : isa_(isa),
+        problem_(problem),
+        shape_(problem.shape),
+        plan_(plan),
+        workspace_(workspace),
+        small_parts_(makes_small_parts(isa, problem.shape)) {
     Ledger ledger;
     shared_ = lay_out_shared(shape_, ledger, granted<std::byte>(workspace, plan.shared));
   }
@@ -279,13 +292,10 @@ class BackwardRun {
     const InPhase phase(Phase::kPackQ);
     isa_.tile->pack_q_bf16(heads.q, m, shape_.d_qk, heads.packed_q);
     isa_.tile->pack_q_bf16(heads.d_out, m, shape_.d_v, heads.packed_d_out);
-    if (!parts_at_once()) return;
+    if (!small_parts_) return;
     isa_.tile->pack_v({heads.q, shape_.d_qk, m}, shape_.d_qk, heads.q_columns);
     isa_.tile->pack_v({heads.d_out, shape_.d_v, m}, shape_.d_v, heads.d_out_columns);
   }
-
-  /// Whether a part of dKV is made right before it is added.
-  bool parts_at_once() const { return isa_.tile->pack_v != nullptr && head_tiles(shape_) == 1; }
 
   /// One tile of heads against the loaded keys. `first` at the token's first keys.
   void visit_heads(int64_t tile, int64_t keys, bool first, const Scratch& mine) const {
@@ -306,14 +316,14 @@ class BackwardRun {
     const InPhase phase(Phase::kOutput);
     isa_.tile->accumulate(mine.weights.ds_rows, k, m, shape_.d_qk, first ? nullptr : mine.ones, heads.dq,
                           row_step(shape_.d_qk));
-    if (!parts_at_once()) multiply_part(tile, 0, keys, mine);
+    if (!small_parts_) multiply_part(tile, 0, keys, mine);
   }
 
   /// The part of dKV that the keys [begin, end) have from one tile of heads.
   void multiply_part(int64_t tile, int64_t begin, int64_t end, const Scratch& mine) const {
     const HeadTile heads = head_tile(tile, mine);
     const int64_t m = heads_of(tile);
-    const bool packed = parts_at_once();
+    const bool packed = small_parts_;
     const KvTile<BF16> q{heads.q, shape_.d_qk, m, packed ? heads.q_columns : nullptr};
     const KvTile<BF16> d_out{heads.d_out, shape_.d_v, m, packed ? heads.d_out_columns : nullptr};
     const void* p = weights_from(*isa_.gradient, mine.weights.p_keys, begin, padded_rows(m));
@@ -347,11 +357,11 @@ class BackwardRun {
     const TokenOrder order(shared_.frontiers);
     for (int64_t begin = 0; begin < keys; begin += kRowsAtOnce) {
       const int64_t end = std::min(begin + kRowsAtOnce, keys);
-      if (parts_at_once()) {
+      if (small_parts_) {
         const InPhase phase(Phase::kOutput);
         multiply_part(0, begin, end, mine);
       }
-      const float* part = mine.part + (parts_at_once() ? 0 : begin * row_step(shape_.d_qk));
+      const float* part = mine.part + (small_parts_ ? 0 : begin * row_step(shape_.d_qk));
       order.wait(token, mine.entries[first + end - 1].row, first_open);
       {
         const InPhase phase(Phase::kStore);
@@ -406,6 +416,7 @@ class BackwardRun {
   const SparseBackwardShape& shape_;
   const SparseBackwardPlan& plan_;
   void* workspace_;
+  bool small_parts_;
   Shared shared_;
 };
 

@@ -70,6 +70,7 @@ struct TileOps {
   /// A form of V that accumulate needs, where it needs one (and accumulate_keys, of its rows): it makes it on
   /// the way unless v.packed has it, which pays where the same V is multiplied several times. All terms of a
   /// sum are packed, or none. Null where V is read as it lies.
+  /// The memory is that of kMaxTileKeys keys, however many there are.
   size_t (*packed_v_bytes)(int64_t d_v);
   void (*pack_v)(const KvTile<BF16>& v, int64_t d_v, void* packed);
   /// p: what the softmax of the same instruction set left there, rescale [m] (null: o is overwritten), o:
@@ -121,7 +122,8 @@ void lay_out_packed_v(const TileOps& ops, int64_t d_v, Layouter& layout, void*& 
   if (ops.packed_v_bytes != nullptr) layout.bytes(packed, static_cast<int64_t>(ops.packed_v_bytes(d_v)));
 }
 
-/// The keys [skip, skip + count) of a tile; skip is a multiple of kPackedKeys.
+/// The keys [skip, skip + count) of a tile; skip is a multiple of kPackedKeys. Packed, the keys behind them
+/// meet weights of 0, up to a multiple of kPackedKeys.
 template <class T>
 KvTile<T> part_of(const KvTile<T>& tile, int64_t skip, int64_t count) {
   const auto* packed = static_cast<const std::byte*>(tile.packed);

@@ -1,6 +1,7 @@
 // dense_prefill_fwd and block_sparse_prefill_fwd on the CPU.
 //
-//   work      up to 1,024 rows of query tiles (64 rows of a head each; of blocks 128) that share a KV head
+//   work      query tiles that share a KV head, up to 1,024 rows; a tile has 64 rows of a head, 128 where a
+//             selection's query blocks allow
 //   loop      over the key tiles that any of them visits, in ascending order: K and V are brought into the
 //             thread's memory once, then each query tile that visits them: scores -> softmax -> accumulate
 //   threads   take such work from the end of each sequence on, where it is longest. A row's bits depend on

@@ -94,7 +94,7 @@ inline void fill_limits(const visit::MaskRule& rule, visit::Range queries, visit
 inline VarlenPlan plan_tiles(const VarlenShape& shape, const VarlenTiles& tiles, const Device& device,
                              size_t scratch_bytes, int64_t pieces, Ledger& ledger) {
   // The scratch memory of all threads takes at most this much.
-  constexpr size_t kScratchBytes = size_t{40} << 20;
+  constexpr size_t kScratchBytes = size_t{60} << 20;
   VarlenPlan plan;
   plan.tile_rows = tiles.rows;
   plan.tile_keys = tiles.keys;

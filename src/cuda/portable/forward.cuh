@@ -152,7 +152,11 @@ class ForwardBlock {
   __device__ int2* limits() const { return reinterpret_cast<int2*>(shared_ + at_.limits); }
 
   __device__ void meet_row_group() const {
-    sync_threads(kFirstBarrierOfRowGroups + row_group_, 32 * kColumnGroups);
+    if constexpr (kConfig.row_groups == 1) {
+      __syncthreads();
+    } else {
+      sync_threads(kFirstBarrierOfRowGroups + row_group_, 32 * kColumnGroups);
+    }
   }
   // A lane's accumulators belong to rows first_row() + 16 * m + 8 * half.
   __device__ int first_row() const { return row_group_ * kWarpRows + lane_ / 4; }

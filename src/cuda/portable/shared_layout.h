@@ -10,7 +10,7 @@
 //   rotation   [64] fp32: cos and sin, of fused operators
 //   limits     [tile_rows][2] int32: the keys that a row sees
 //   valid      [stages, at least 2][tile_keys] bytes: whether there is a key
-//   barriers   [2] 64-bit, of paired row groups
+//   barriers   [3] 64-bit, of paired row groups
 //   tile       visit::QueryTile
 //   key_tiles  KeyTiles
 // After the last tile everything is overlaid by the output, [tile_rows][kOutputStride] fp32, except what
@@ -69,7 +69,7 @@ TW_HD constexpr SharedLayout shared_layout(ForwardConfig config, int32_t d, bool
   at.limits = at.rotation + kRopeDim * 4;
   at.valid = at.limits + config.tile_rows * 8;
   at.barriers = at.valid + (stages < 2 ? 2 : stages) * config.tile_keys;
-  at.tile = at.barriers + 16;
+  at.tile = at.barriers + 32;
   at.key_tiles = at.tile + kQueryTileBytes;
   at.total = at.key_tiles + kKeyTilesBytes;
   return at;

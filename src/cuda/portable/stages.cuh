@@ -1,26 +1,26 @@
 // The KV tiles of a block on their way through shared memory: when a tile is there, and when its stage is
 // free.
 //
-//   records        copied as they are, decoded once they have arrived; the next tile's copies go on meanwhile
-//   one stage      copied once nobody reads the last tile any more
-//   more stages    tile i + kAhead is copied while tile i is worked on
-//   row groups     Two row groups that share plain rows go through the tiles half a tile apart, so that one
-//   in a pair      multiplies while the other weighs. Both copy their part of tile i + 1 once tile i - 1,
-//   which
-//                  had its stage, was read by both:
+//   records       copied as they are, decoded once they have arrived; the next tile's copies go on meanwhile
+//   one stage     copied once nobody reads the last tile any more
+//   more stages   tile i + kAhead is copied while tile i is worked on
+//   a pair        Two row groups that share plain rows go through the tiles half a tile apart, so that one
+//                 multiplies while the other weighs: the first one leads, the second one follows. Both copy
+//                 their part of tile i + 1 once tile i - 1, which had its stage, was read by both.
 //
-//                              leaders                              followers
-//                    await(i)  their copies of i are there: copied  await copied (the leaders have also read
-//                              await copied                         i - 1) and read: start copies of i + 1
-//                    scores and weights of tile i
-//                    between_products(i)
-//                              await read: start copies of i + 1    their copies of i + 1 are there: copied
-//                    weights times values of tile i
-//                    end(i)                                         read
+//                       leaders                                followers
+//   await(i)            their copies of i are there: copied    await copied (the leaders have also read
+//                       await copied                           i - 1) and read[i - 1]: start copies of i + 1
+//                       scores and weights of tile i
+//   between_products(i) await read[i - 1]: start copies        their copies of i + 1 are there: copied
+//                       of i + 1
+//                       weights times values of tile i
+//   end(i)                                                     read[i]
 //
-//                  `copied` and `read` are barriers in shared memory. Phase i of the first ends when tile i +
-//                  1 has arrived, of the second when the followers have read tile i. Every thread arrives for
-//                  itself: racecheck knows no other way.
+// `copied` and `read` are barriers in shared memory; phase i of `copied` ends when tile i + 1 has arrived.
+// There are two of `read`, for even and odd tiles: followers may be done with tile i before the leaders have
+// seen that they read tile i - 1, and a barrier's phases are known apart by their parity alone. Every thread
+// arrives for itself: racecheck knows no other way.
 #pragma once
 
 #include <cstdint>
@@ -48,17 +48,22 @@ class TileStages {
  public:
   __device__ TileStages(const ForwardParams& params, const KeyTiles& tiles, uint8_t* shared,
                         const SharedLayout& at)
-      : tiles_(tiles), shared_(shared), at_(at), source_(params, tiles) {}
+      : shared_(shared),
+        at_(at),
+        first_(tiles.places.begin),
+        count_(tiles.places.end - tiles.places.begin),
+        source_(params, tiles) {}
 
   // One thread, before the others begin.
   __device__ static void init(uint8_t* shared, const SharedLayout& at) {
     if constexpr (kPaired) {
       init_barrier(shared_address(shared + at.barriers), kThreads);
       init_barrier(shared_address(shared + at.barriers) + 8, kThreads / 2);
+      init_barrier(shared_address(shared + at.barriers) + 16, kThreads / 2);
     }
   }
 
-  __device__ int32_t count() const { return tiles_.places.end - tiles_.places.begin; }
+  __device__ int32_t count() const { return count_; }
   // Tile i and which of its keys there are.
   __device__ uint8_t* keys(int32_t i) const { return shared_ + at_.keys + i % kStages * (kKeys * kDim * 2); }
   __device__ uint8_t* valid(int32_t i) const { return shared_ + at_.valid + i % kValidSlots * kKeys; }
@@ -100,7 +105,7 @@ class TileStages {
         await_phase(copied(), i - 1);
       }
       if (leads()) return;
-      if (i > 0) await_phase(read(), i - 1);
+      if (i > 0) await_read(i - 1);
       fetch_ahead(i);
     } else {
       wait_copies<kStages - 2>();
@@ -113,7 +118,7 @@ class TileStages {
   __device__ void between_products(int32_t i) {
     if (!kPaired || i + 1 >= count()) return;
     if (leads()) {
-      if (i > 0) await_phase(read(), i - 1);
+      if (i > 0) await_read(i - 1);
       fetch_ahead(i);
     } else {
       end_copies();
@@ -121,15 +126,16 @@ class TileStages {
   }
 
   __device__ void end(int32_t i) const {
-    if (kPaired && !leads() && i + 1 < count()) arrive(read());
+    if (kPaired && !leads() && i + 1 < count()) arrive(read(i));
   }
 
  private:
   __device__ static bool leads() { return threadIdx.x < kThreads / 2; }
   __device__ uint32_t copied() const { return shared_address(shared_ + at_.barriers); }
-  __device__ uint32_t read() const { return copied() + 8; }
+  __device__ uint32_t read(int32_t i) const { return copied() + 8 + i % 2 * 8; }
+  __device__ void await_read(int32_t i) const { await_phase(read(i), i / 2); }
 
-  __device__ void look_up(int32_t i) { source_.look_up(tiles_.places.begin + i); }
+  __device__ void look_up(int32_t i) { source_.look_up(first_ + i); }
   __device__ void fetch(int32_t i) {
     source_.fetch(shared_address(kRaw ? shared_ + at_.raw : keys(i)), valid(i));
   }
@@ -145,9 +151,10 @@ class TileStages {
     arrive(copied());
   }
 
-  const KeyTiles& tiles_;
   uint8_t* shared_;
   const SharedLayout& at_;
+  const int32_t first_;  // place of the first tile
+  const int32_t count_;
   KeySource<kDim, kKeys, kThreads, kRaw> source_;
 };
 
