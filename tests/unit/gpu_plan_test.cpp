@@ -200,7 +200,7 @@ TEST(GpuPlan, DevicesThatAreRefused) {
   EXPECT_EQ(refusal_of_gpu(c, gpu(75, 40, 65536)), "needs compute capability 8.0, the device has 7.5");
   EXPECT_EQ(refusal_of_gpu(c, gpu(90, 0, kLargeShared)), "needs a multiprocessor, the device has 0");
   EXPECT_EQ(refusal_of_gpu(c, gpu(80, 100, 48 << 10)),
-            "needs 77200 B of shared memory, the device has 49152 B");
+            "needs 77232 B of shared memory, the device has 49152 B");
   EXPECT_EQ(refusal_of_gpu(c, h200()), "");
   EXPECT_THAT(refusal(c, gpu(75, 40, 65536)),
               ::testing::StartsWith("dense_decode: kernel must be one that supports this call, got no kernel "
