@@ -14,6 +14,7 @@
 #include <span>
 #include <type_traits>
 
+#include "core/ledger.h"
 #include "core/numeric.h"
 
 namespace tilewise::cpu {
@@ -116,8 +117,7 @@ struct ProductsOf {
 };
 
 /// Books `packed`, memory for what pack_v makes of a tile; null where it is not needed.
-template <class Layouter>
-void lay_out_packed_v(const TileOps& ops, int64_t d_v, Layouter& layout, void*& packed) {
+inline void lay_out_packed_v(const TileOps& ops, int64_t d_v, Layouter& layout, void*& packed) {
   packed = nullptr;
   if (ops.packed_v_bytes != nullptr) layout.bytes(packed, static_cast<int64_t>(ops.packed_v_bytes(d_v)));
 }

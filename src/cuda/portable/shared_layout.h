@@ -69,7 +69,7 @@ TW_HD constexpr SharedLayout shared_layout(ForwardConfig config, int32_t d, bool
   at.limits = at.rotation + kRopeDim * 4;
   at.valid = at.limits + config.tile_rows * 8;
   at.barriers = at.valid + (stages < 2 ? 2 : stages) * config.tile_keys;
-  at.tile = at.barriers + 32;
+  at.tile = at.barriers + 32;  // a multiple of 16 again
   at.key_tiles = at.tile + kQueryTileBytes;
   at.total = at.key_tiles + kKeyTilesBytes;
   return at;
