@@ -243,32 +243,49 @@ OwnedTensor new_tensor(DeviceId device, DType type, const int64_t* shape, const 
   return OwnedTensor(tensor);
 }
 
+TensorView Outputs::add(OwnedTensor tensor, bool optional) {
+  Output& output = outputs_.at(count_++);
+  output = {std::move(tensor), optional};
+  return output.tensor ? view_of(output.tensor.get(), true) : TensorView();
+}
+
 TensorView Outputs::empty(DType type, std::initializer_list<int64_t> shape) {
   const auto strides = row_major_strides({shape.begin(), shape.size()});
-  tensors_.at(num_tensors_) =
-      new_tensor(device_, type, shape.begin(), strides.data(), static_cast<int>(shape.size()));
-  return view_of(tensors_[num_tensors_++].get(), true);
+  return add(new_tensor(device_, type, shape.begin(), strides.data(), static_cast<int>(shape.size())));
 }
 
 TensorView Outputs::empty_strided(DType type, std::initializer_list<int64_t> shape,
                                   std::initializer_list<int64_t> strides) {
-  tensors_.at(num_tensors_) =
-      new_tensor(device_, type, shape.begin(), strides.begin(), static_cast<int>(shape.size()));
-  return view_of(tensors_[num_tensors_++].get(), true);
+  return add(new_tensor(device_, type, shape.begin(), strides.begin(), static_cast<int>(shape.size())));
 }
 
-void Outputs::same(AtenTensorHandle tensor) {
+TensorView Outputs::optional_empty(bool asked_for, DType type, std::initializer_list<int64_t> shape) {
+  if (!asked_for) return add(nullptr, true);
+  const TensorView view = empty(type, shape);
+  outputs_[count_ - 1].optional = true;
+  return view;
+}
+
+namespace {
+
+OwnedTensor another_handle(AtenTensorHandle tensor) {
   AtenTensorHandle handle = nullptr;
   if (tensor != nullptr) check_torch(aoti_torch_new_tensor_handle(tensor, &handle), "new_tensor_handle");
-  tensors_.at(num_tensors_++).reset(handle);
+  return OwnedTensor(handle);
 }
 
-void Outputs::give(StableIValue* stack, size_t first_optional) {
-  for (size_t i = 0; i < num_tensors_; ++i) {
-    if (i < first_optional) {
-      stack[i] = on_stack(tensors_[i].release());
-    } else if (tensors_[i]) {
-      stack[i] = on_stack(std::optional<AtenTensorHandle>(tensors_[i].release()));
+}  // namespace
+
+void Outputs::same(AtenTensorHandle tensor) { add(another_handle(tensor)); }
+void Outputs::optional_same(AtenTensorHandle tensor) { add(another_handle(tensor), true); }
+
+void Outputs::give(StableIValue* stack) {
+  for (size_t i = 0; i < count_; ++i) {
+    auto& [tensor, optional] = outputs_[i];
+    if (!optional) {
+      stack[i] = on_stack(tensor.release());
+    } else if (tensor) {
+      stack[i] = on_stack(std::optional<AtenTensorHandle>(tensor.release()));
     } else {
       stack[i] = on_stack(std::optional<AtenTensorHandle>());
     }
@@ -277,9 +294,9 @@ void Outputs::give(StableIValue* stack, size_t first_optional) {
 
 void Outputs::give_list(StableIValue* stack) {
   StableListHandle list = nullptr;
-  check_torch(torch_new_list_reserve_size(num_tensors_, &list), "new_list");
-  for (size_t i = 0; i < num_tensors_; ++i) {
-    check_torch(torch_list_push_back(list, on_stack(tensors_[i].release())), "list_push_back");
+  check_torch(torch_new_list_reserve_size(count_, &list), "new_list");
+  for (size_t i = 0; i < count_; ++i) {
+    check_torch(torch_list_push_back(list, on_stack(outputs_[i].tensor.release())), "list_push_back");
   }
   stack[0] = on_stack(list);
 }

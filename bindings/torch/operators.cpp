@@ -147,11 +147,7 @@ struct SparsePrefillFwd {
     args.out = outputs.empty(DType::kBF16, {s_q, h_q, std::clamp<int64_t>(args.d_v, 0, kHeadSize)});
     args.max_logits = outputs.empty(DType::kFP32, {s_q, h_q});
     args.lse = outputs.empty(DType::kFP32, {s_q, h_q});
-    if (args.indexer_topk != 0) {
-      args.lse_indexer = outputs.empty(DType::kFP32, {s_q, h_q});
-    } else {
-      outputs.empty(DType::kFP32, {0});
-    }
+    args.lse_indexer = outputs.optional_empty(args.indexer_topk != 0, DType::kFP32, {s_q, h_q});
   }
 };
 

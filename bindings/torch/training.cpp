@@ -52,15 +52,12 @@ TensorView allocate_3d(Outputs& outputs, DType type, const TensorView& rows, con
   return outputs.empty(type, {size_or_zero(rows, 0), size_or_zero(rows, 1), size_or_zero(columns, 2)});
 }
 
-/// The gradient of a sink_bias; without one nothing, and a tensor without elements is what is returned.
+/// The gradient of a sink_bias, where there is one.
 TensorView allocate_d_sink(Outputs& outputs, const TensorView& q, const TensorView& sink_bias) {
-  if (!sink_bias) {
-    outputs.empty(DType::kFP32, {0});
-    return {};
-  }
   const DType type = sink_bias.dtype();
   const bool narrow = type == DType::kBF16 || type == DType::kFP16;
-  return outputs.empty(narrow ? type : DType::kFP32, {size_or_zero(q, 1)});
+  return outputs.optional_empty(static_cast<bool>(sink_bias), narrow ? type : DType::kFP32,
+                                {size_or_zero(q, 1)});
 }
 
 struct VarlenForward {
@@ -198,11 +195,8 @@ struct SparsePrefillBwd {
     args.dq = allocate_3d(outputs, DType::kBF16, args.q, args.q);
     args.dkv = allocate_3d(outputs, DType::kBF16, args.kv, args.kv);
     args.d_sink = allocate_d_sink(outputs, args.q, args.sink_bias);
-    if (args.wants_kl_target) {
-      args.kl_target = outputs.empty(DType::kFP32, {size_or_zero(args.q, 0), size_or_zero(args.indices, 2)});
-    } else {
-      outputs.empty(DType::kFP32, {0});
-    }
+    args.kl_target = outputs.optional_empty(args.wants_kl_target, DType::kFP32,
+                                            {size_or_zero(args.q, 0), size_or_zero(args.indices, 2)});
   }
 };
 

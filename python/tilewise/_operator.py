@@ -66,7 +66,7 @@ class Operator:
         Returns:
             Without outputs of the caller's what the functional operator returns; else a tuple of the same
             outputs as far as `given` goes, where those that were given are the same objects. What the call
-            does not ask for is None there, and without elements from the functional operator.
+            does not ask for is None.
         """
         tracks = self._any_requires_grad(args, given) and torch.is_grad_enabled()
         if tracks:
@@ -129,6 +129,6 @@ class Operator:
             raise TypeError(f"{self._name}: {self._inputs[0]} must be a tensor, got {kind}")
         looks = self._looks(*args)
         return tuple(
-            look.new(like) if output is None and look.asked_for else output
+            look.new(like) if output is None and look is not None else output
             for look, output in zip(looks, results, strict=False)
         )

@@ -78,6 +78,33 @@ def test_a_window_and_a_sink() -> None:
     assert_dense_right(args, got, window=(100, 0), attn_sink=sink)
 
 
+def test_8_bit_queries_and_cache() -> None:
+    q, cache, table, lengths = dense(RAGGED, h_q=64, s_q=2)
+    args = (q.to(torch.float8_e4m3fn), cache.to(torch.float8_e4m3fn), table, lengths)
+    scales = {"descale_q": torch.tensor([0.5]), "descale_k": torch.tensor([1.5])}
+    moved = tuple(on_gpu(x) for x in args)
+    plan = tilewise.dense_decode_plan(*moved, True)
+    options = {name: on_gpu(x) for name, x in scales.items()}
+    got = tilewise.dense_decode(*moved, 0.05, causal=True, plan=plan, **options)
+    assert_dense_right(args, got, causal=True, **scales)
+
+
+def test_sparse_with_an_extra_cache() -> None:
+    q, cache, lists, lengths = sparse((300, 0, 7, 64, 299))
+    extra = {
+        "topk_length": lengths,
+        "extra_cache": pages("v4_fp8", n=200, page=8, seed=3),
+        "extra_indices": indices(5, 1, 150, below=200, seed=4),
+        "extra_topk_length": i32(0, 150, 3, 149, 64),
+    }
+    moved = tuple(on_gpu(x) for x in (q, cache, lists))
+    options = {name: on_gpu(x) for name, x in extra.items()}
+    plan = tilewise.sparse_decode_plan(*moved, **options)
+    got = tilewise.sparse_decode(*moved, 0.05, plan=plan, **options)
+    exact, rounded = oracle.sparse_decode(q, cache, lists, 0.05, **extra)
+    oracle.assert_rows(got[0].cpu(), exact.out, rounded.out)
+
+
 def test_sparse_with_lengths_that_differ() -> None:
     q, cache, lists, lengths = sparse((300, 0, 7, 64, 299))
     moved = tuple(on_gpu(x) for x in (q, cache, lists))

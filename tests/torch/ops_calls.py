@@ -317,9 +317,12 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().view(torch.uint8)
 
 
-def assert_same_bits(got: tuple[torch.Tensor, ...], expected: tuple[torch.Tensor, ...]) -> None:
+def assert_same_bits(got: tuple[torch.Tensor | None, ...], expected: tuple[torch.Tensor | None, ...]) -> None:
     assert len(got) == len(expected)
     for one, other in zip(got, expected, strict=True):
+        assert (one is None) == (other is None)
+        if one is None or other is None:
+            continue
         assert (one.dtype, one.shape, one.device) == (other.dtype, other.shape, other.device)
         assert torch.equal(bits(one), bits(other))
 

@@ -92,7 +92,7 @@ def test_gradients_are_those_of_the_backward_operator(call: Call, through_operat
     function = call.functional if through_operator else function_of(call)
     out, *logs = function(**changed)
     assert out.requires_grad
-    assert not any(t.requires_grad for t in logs)
+    assert not any(t.requires_grad for t in logs if t is not None)
     found = torch.autograd.grad(out, leaves, d_out_of(call))
     assert_same_bits(found, tuple(expected_gradients(call).values()))
 

@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(32 * kMostGroups) combine_kernel(const __grid_
   const softmax::PartialState state = state_of_row(p, token, head, lane);
   const double lse = softmax::merged_lse(state, p.base);
   const double factor = p.has_sink ? softmax::sink_factor(lse, p.sink[head * p.sink_stride]) : 1.0;
-  RowValues<1> o{.v = {}, .first = slice};
+  RowValues<1, 4> o{.v = {}, .first = slice};
   const int64_t column = o.column(0, lane);
   // A sink that takes all the weight leaves exact zeros.
   const bool empty = !exists || softmax::is_lonely(state) || factor == 0.0;

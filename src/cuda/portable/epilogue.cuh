@@ -1,8 +1,8 @@
 // The end of a row. First, one thread a row: lse and maximum, and from them the factor for the row's output.
-// Then a warp takes the row's 512 columns, or slices of 128 columns of it, and writes every output it has.
+// Then a warp takes the row's 512 columns, or a slice of them, and writes every output it has.
 //
-// Lane l holds columns 128 * slice + 4 * l + j: loads and stores of a warp are contiguous, a rotated pair
-// lies in one lane, and a cast group of 32 columns in eight neighbouring lanes.
+// Of a slice each lane has four or eight neighbouring columns: loads and stores of a warp are contiguous, a
+// rotated pair lies in one lane, and a cast group of 32 columns in eight or four neighbouring lanes.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -16,12 +16,12 @@
 
 namespace tilewise::cuda {
 
-template <int kSlices>
+template <int kSlices, int kWidth>
 struct RowValues {
-  float v[kSlices][4];
-  int first = 0;  // slice of 128 columns
+  float v[kSlices][kWidth];
+  int first = 0;  // slice of 32 * kWidth columns
 
-  __device__ int column(int i, int lane) const { return 128 * (first + i) + 4 * lane; }
+  __device__ int column(int i, int lane) const { return kWidth * (32 * (first + i) + lane); }
 };
 
 // The weight of a score, or of sums that were measured from it, measured from a maximum that is not below it:
@@ -45,8 +45,11 @@ __device__ inline RowPlace place_in(const ForwardParams& p, const visit::QueryTi
           int64_t{tile.kv_head} * p.heads.by + (r - token * p.heads.by)};
 }
 
-__device__ inline const float* cos_sin_of(const ForwardParams& p, int64_t token) {
-  const int64_t position = p.tensors.positions[token * p.tensors.positions_stride];
+__device__ inline int64_t position_of(const ForwardParams& p, int64_t token) {
+  return p.tensors.positions[token * p.tensors.positions_stride];
+}
+
+__device__ inline const float* cos_sin_at(const ForwardParams& p, int64_t position) {
   return p.tensors.cos_sin +
          visit::smaller(visit::larger(position, 0), p.shape.max_pos - 1) * p.tensors.cos_sin_stride;
 }
@@ -64,12 +67,12 @@ __device__ inline float sink_bias_of(const ForwardParams& p, int64_t head) {
 }
 
 // The inverse rotation of the last 64 columns.
-template <int kSlices>
-__device__ void rotate_back(const float* cos_sin, int lane, RowValues<kSlices>& o) {
+template <int kSlices, int kWidth>
+__device__ void rotate_back(const float* cos_sin, int lane, RowValues<kSlices, kWidth>& o) {
   const int first = o.column(kSlices - 1, lane) - (kFusedDim - kRopeDim);
   if (first < 0) return;
 #pragma unroll
-  for (int j = 0; j < 4; j += 2) {
+  for (int j = 0; j < kWidth; j += 2) {
     const float cos = cos_sin[(first + j) / 2];
     const float sin = cos_sin[kRopeDim / 2 + (first + j) / 2];
     const float even = o.v[kSlices - 1][j];
@@ -81,20 +84,20 @@ __device__ void rotate_back(const float* cos_sin, int lane, RowValues<kSlices>& 
 
 // Multiplies by the factor and, in fused operators, turns the output back by cos_sin [64]. A row without
 // weight becomes +0 whatever its sums met.
-template <int kSlices>
+template <int kSlices, int kWidth>
 __device__ void finish_output(const ForwardParams& p, float factor, const float* cos_sin, int lane,
-                              RowValues<kSlices>& o) {
+                              RowValues<kSlices, kWidth>& o) {
   const bool empty = factor == 0.0f;
 #pragma unroll
   for (int i = 0; i < kSlices; ++i) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) o.v[i][j] *= factor;
+    for (int j = 0; j < kWidth; ++j) o.v[i][j] *= factor;
   }
   if (empty) {
 #pragma unroll
     for (int i = 0; i < kSlices; ++i) {
 #pragma unroll
-      for (int j = 0; j < 4; ++j) o.v[i][j] = 0.0f;
+      for (int j = 0; j < kWidth; ++j) o.v[i][j] = 0.0f;
     }
   } else if (p.shape.fused) {
     rotate_back(cos_sin, lane, o);
@@ -104,41 +107,65 @@ __device__ void finish_output(const ForwardParams& p, float factor, const float*
 // Rows of fp32 may begin at any float; those of narrower types begin at 16 bytes.
 __device__ inline bool is_aligned(const void* row) { return reinterpret_cast<uintptr_t>(row) % 16 == 0; }
 
+// n words, which begin at a multiple of their size.
+template <int n>
+__device__ inline void store_words(const uint32_t (&words)[n], uint8_t* to) {
+  if constexpr (n == 4) {
+    *reinterpret_cast<uint4*>(to) = {words[0], words[1], words[2], words[3]};
+  } else if constexpr (n == 2) {
+    *reinterpret_cast<uint2*>(to) = {words[0], words[1]};
+  } else {
+    static_assert(n == 1);
+    *reinterpret_cast<uint32_t*>(to) = words[0];
+  }
+}
+
+template <class T, int kWidth>
+__device__ void store_pairs(const float (&v)[kWidth], uint8_t* to) {
+  uint32_t words[kWidth / 2];
+#pragma unroll
+  for (int j = 0; j < kWidth; j += 2) words[j / 2] = pack<T>(v[j], v[j + 1]);
+  store_words(words, to);
+}
+
 // Those of the row's first `columns` values that are there, in a 16-bit type or in fp32; `to` is the row's
 // first byte.
-template <int kSlices>
-__device__ void store_values(const RowValues<kSlices>& o, DType type, uint8_t* to, int lane,
+template <int kSlices, int kWidth>
+__device__ void store_values(const RowValues<kSlices, kWidth>& o, DType type, uint8_t* to, int lane,
                              int64_t columns = kFusedDim) {
 #pragma unroll
   for (int i = 0; i < kSlices; ++i) {
-    const float* v = o.v[i];
+    const float (&v)[kWidth] = o.v[i];
     const int64_t at = o.column(i, lane);
     if (at >= columns) continue;
     if (type == DType::kFP32 && is_aligned(to)) {
-      *reinterpret_cast<float4*>(to + 4 * at) = {v[0], v[1], v[2], v[3]};
+#pragma unroll
+      for (int j = 0; j < kWidth; j += 4) {
+        *reinterpret_cast<float4*>(to + 4 * (at + j)) = {v[j], v[j + 1], v[j + 2], v[j + 3]};
+      }
     } else if (type == DType::kFP32) {
 #pragma unroll
-      for (int j = 0; j < 4; ++j) reinterpret_cast<float*>(to)[at + j] = v[j];
+      for (int j = 0; j < kWidth; ++j) reinterpret_cast<float*>(to)[at + j] = v[j];
     } else if (type == DType::kFP16) {
-      *reinterpret_cast<uint2*>(to + 2 * at) = {pack<__half>(v[0], v[1]), pack<__half>(v[2], v[3])};
+      store_pairs<__half>(v, to + 2 * at);
     } else {
-      *reinterpret_cast<uint2*>(to + 2 * at) = {pack<__nv_bfloat16>(v[0], v[1]),
-                                                pack<__nv_bfloat16>(v[2], v[3])};
+      store_pairs<__nv_bfloat16>(v, to + 2 * at);
     }
   }
 }
 
 // e4m3 codes and exponent bytes in the fused operators' layout.
-template <int kSlices>
+template <int kSlices, int kWidth>
 __device__ void store_fp8(const Fp8Tensors& t, const CastGroups& groups, int64_t token, int64_t head,
-                          const RowValues<kSlices>& o, int lane) {
+                          const RowValues<kSlices, kWidth>& o, int lane) {
+  constexpr int kLanes = kCastGroup / kWidth;  // of a cast group
   const uint32_t size = groups.heads.by;
   const uint32_t group = groups.heads.quotient(static_cast<uint32_t>(head));
-  // From one slice to the next there are four cast groups of every head.
+  // From one slice to the next there are kWidth cast groups of every head.
   const uint32_t first = (static_cast<uint32_t>(o.column(0, lane)) / kCastGroup) * size +
                          (static_cast<uint32_t>(head) - group * size);
   uint8_t* codes = t.out_fp8 + (token * groups.count + group) * size * kFusedDim + first * kCastGroup +
-                   4 * lane % kCastGroup;
+                   kWidth * lane % kCastGroup;
   uint8_t* exponent = reinterpret_cast<uint8_t*>(t.out_sf + token * t.sf_stride_s + group * t.sf_stride_g +
                                                  first / 4 * t.sf_stride_c) +
                       first % 4;
@@ -147,9 +174,9 @@ __device__ void store_fp8(const Fp8Tensors& t, const CastGroups& groups, int64_t
     // fmaxf leaves NaN out: such an element must not decide its group's exponent.
     float amax = 1e-4f;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) amax = fmaxf(amax, fabsf(o.v[i][j]));
+    for (int j = 0; j < kWidth; ++j) amax = fmaxf(amax, fabsf(o.v[i][j]));
 #pragma unroll
-    for (int step = 1; step < kCastGroup / 4; step *= 2) {
+    for (int step = 1; step < kLanes; step *= 2) {
       amax = fmaxf(amax, __shfl_xor_sync(kAllLanes, amax, step));
     }
     const uint8_t code = e4m3_scale_to_ue8m0(amax);
@@ -160,9 +187,14 @@ __device__ void store_fp8(const Fp8Tensors& t, const CastGroups& groups, int64_t
       return static_cast<uint32_t>(
           __nv_cvt_float2_to_fp8x2({low * inverse, high * inverse}, __NV_SATFINITE, __NV_E4M3));
     };
-    const uint32_t word = codes_of(o.v[i][0], o.v[i][1]) | codes_of(o.v[i][2], o.v[i][3]) << 16;
-    *reinterpret_cast<uint32_t*>(codes + i * (4 * size * kCastGroup)) = word;
-    if (lane % (kCastGroup / 4) == 0) exponent[i * (size * t.sf_stride_c * 4)] = code;
+    uint32_t words[kWidth / 4];
+#pragma unroll
+    for (int j = 0; j < kWidth; j += 4) {
+      words[j / 4] = codes_of(o.v[i][j], o.v[i][j + 1]) | codes_of(o.v[i][j + 2], o.v[i][j + 3]) << 16;
+    }
+    store_words(words, codes + i * (kWidth * size * kCastGroup));
+    // Four cast groups share a word.
+    if (lane % kLanes == 0) exponent[i * (kWidth / 4 * size * t.sf_stride_c * 4)] = code;
   }
 }
 
@@ -187,9 +219,9 @@ __device__ inline float end_row_state(const ForwardParams& p, const RowPlace& ro
 }
 
 // Stores the output of a row, or slices of it; o is not normalised.
-template <int kSlices>
+template <int kSlices, int kWidth>
 __device__ void store_row_output(const ForwardParams& p, const RowPlace& row, float factor,
-                                 const float* cos_sin, int lane, RowValues<kSlices>& o) {
+                                 const float* cos_sin, int lane, RowValues<kSlices, kWidth>& o) {
   const ForwardTensors& t = p.tensors;
   finish_output(p, factor, cos_sin, lane, o);
   if (p.shape.epilogue == Epilogue::kFp8) {
@@ -212,8 +244,9 @@ __device__ inline float end_partial_state(const ForwardParams& p, const RowPlace
   return result.scale;
 }
 
-__device__ inline void store_partial_output(const ForwardParams& p, const RowPlace& row, int64_t split,
-                                            float factor, const float* cos_sin, int lane, RowValues<4>& o) {
+template <int kSlices, int kWidth>
+__device__ void store_partial_output(const ForwardParams& p, const RowPlace& row, int64_t split, float factor,
+                                     const float* cos_sin, int lane, RowValues<kSlices, kWidth>& o) {
   finish_output(p, factor, cos_sin, lane, o);
   store_values(o, DType::kFP32, p.tensors.out.at(0, row.token, row.head) + split * p.tensors.split_stride_out,
                lane);

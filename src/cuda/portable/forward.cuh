@@ -62,11 +62,13 @@ class ForwardBlock {
     }
     __syncthreads();
     if (tiles_.places.begin < 0) return;
+    // Read early, because the rotation's place follows from it.
+    const int64_t position = p_.shape.fused ? position_of(p_, tile_.first_token) : 0;
     Stages stages(p_, tiles_, shared_, at_);
     stages.begin();
     if (p_.shape.dense) fill_limits();
     fetch_queries<kRows, kDim, kThreads>(p_, tile_, shared_ + at_.queries);
-    fetch_rotation(tiles_.cos_sin, rotation());
+    if (p_.shape.fused) fetch_rotation(cos_sin_at(p_, position), rotation());
     commit_copies();
     wait_copies<0>();
     __syncthreads();
@@ -548,15 +550,18 @@ class ForwardBlock {
   }
 
   __device__ void store(int row, const float* output) {
-    RowValues<4> o;
+    RowValues<2, 8> o;
     const float factor = partial()[row];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float4 v = *reinterpret_cast<const float4*>(output + o.column(i, lane_));
-      o.v[i][0] = v.x;
-      o.v[i][1] = v.y;
-      o.v[i][2] = v.z;
-      o.v[i][3] = v.w;
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+      for (int j = 0; j < 8; j += 4) {
+        const float4 v = *reinterpret_cast<const float4*>(output + o.column(i, lane_) + j);
+        o.v[i][j] = v.x;
+        o.v[i][j + 1] = v.y;
+        o.v[i][j + 2] = v.z;
+        o.v[i][j + 3] = v.w;
+      }
     }
     if (p_.shape.epilogue == Epilogue::kPartials) {
       store_partial_output(p_, place_of(row), piece(), factor, rotation(), lane_, o);

@@ -39,7 +39,6 @@ struct KeyTiles {
   const int32_t* main_index = nullptr;
   const int32_t* extra_index = nullptr;
   int64_t head_offset = 0;
-  const float* cos_sin = nullptr;  // of the tile's one token, in fused operators
   // Of a block: its piece (begin < 0: none), whether that is all there is, otherwise where its partial result
   // goes.
   visit::Range places;
@@ -50,7 +49,6 @@ struct KeyTiles {
   __device__ static KeyTiles of(const ForwardParams& p, const visit::QueryTile& tile, int32_t tile_keys) {
     KeyTiles t;
     t.tile_keys = tile_keys;
-    if (p.shape.fused) t.cos_sin = cos_sin_of(p, tile.first_token);
     t.main_index = index_of(p.tensors.main, tile);
     t.extra_index = index_of(p.tensors.extra, tile);
     t.head_offset = tile.kv_head * p.tensors.main.head_stride;

@@ -104,7 +104,7 @@ __device__ void merge_unit(const ForwardParams& p, const MergePlace& place, int6
   const visit::QueryTile tile = p.tiles.at(cut.tile);
   if (row >= tile.rows()) cut.pieces = 0;
   const int64_t first = cut.slot * stride + row;
-  RowValues<1> o{.v = {}, .first = slice};
+  RowValues<1, 4> o{.v = {}, .first = slice};
   const int groups = min(merge_groups(cut.pieces), place.groups);
   const int begin = cut.pieces * place.group / groups;
   const int end = place.group < groups ? cut.pieces * (place.group + 1) / groups : begin;
@@ -118,7 +118,7 @@ __device__ void merge_unit(const ForwardParams& p, const MergePlace& place, int6
   o.v[0][3] = run.sum.w;
   const RowPlace at = place_in(p, tile, row);
   const float factor = end_row_state(p, at, run.state, slice == 0 && lane == 0);
-  store_row_output(p, at, factor, p.shape.fused ? cos_sin_of(p, at.token) : nullptr, lane, o);
+  store_row_output(p, at, factor, p.shape.fused ? cos_sin_at(p, position_of(p, at.token)) : nullptr, lane, o);
 }
 
 __global__ void __launch_bounds__(32 * kMostGroups, 2) merge_kernel(const __grid_constant__ ForwardParams p) {

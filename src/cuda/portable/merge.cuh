@@ -43,7 +43,7 @@ struct PieceWeight {
 // unit left.
 template <class WeightOf, class Load>
 __device__ bool add_up_pieces(int64_t n, const MergePlace& place, const WeightOf& weight_of, const Load& load,
-                              RowValues<1>& o) {
+                              RowValues<1, 4>& o) {
   __shared__ float4 sums[kMostGroups][32];
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;

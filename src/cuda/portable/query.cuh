@@ -48,38 +48,36 @@ __device__ inline float common_scale(const ForwardParams& p) {
   return scale;
 }
 
-// One warp: norm and rotation of a row that is there already. A lane turns one pair of the last 64 columns by
-// its cos and sin. Returns the row's factor for its scores.
+// One warp: the sum of a row's squares, in every lane.
 template <int kDim>
-__device__ float transform_query(const ForwardParams& p, float cos, float sin, int row, int lane,
-                                 uint8_t* queries) {
-  float factor = 1.0f;
-  if (p.shape.q_norm) {
-    float sum = 0.0f;
-    for (int piece = lane; piece < kDim / 8; piece += 32) {
-      const uint4 columns = *reinterpret_cast<const uint4*>(queries + swizzled<kDim * 2>(row, piece));
-      for (const uint32_t pair : {columns.x, columns.y, columns.z, columns.w}) {
-        const float low = __uint_as_float(pair << 16);
-        const float high = __uint_as_float(pair & 0xFFFF0000u);
-        sum = fmaf(low, low, fmaf(high, high, sum));
-      }
+__device__ float sum_of_squares(const uint8_t* queries, int row, int lane) {
+  float sum = 0.0f;
+  for (int piece = lane; piece < kDim / 8; piece += 32) {
+    const uint4 columns = *reinterpret_cast<const uint4*>(queries + swizzled<kDim * 2>(row, piece));
+    for (const uint32_t pair : {columns.x, columns.y, columns.z, columns.w}) {
+      const float low = __uint_as_float(pair << 16);
+      const float high = __uint_as_float(pair & 0xFFFF0000u);
+      sum = fmaf(low, low, fmaf(high, high, sum));
     }
-    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
-    factor = 1.0f / sqrtf(sum / static_cast<float>(kDim) + p.shape.q_norm_eps);
   }
-  __syncwarp();
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+  return sum;
+}
+
+// One warp: turns the last 64 columns of a row, one pair a lane, by the lane's cos and sin.
+template <int kDim>
+__device__ void rotate_query(float cos, float sin, int row, int lane, uint8_t* queries) {
   constexpr int kFirstPiece = (kDim - kRopeDim) / 8;
   auto* at =
       reinterpret_cast<uint32_t*>(queries + swizzled<kDim * 2>(row, kFirstPiece + lane / 4) + lane % 4 * 4);
   const float even = __uint_as_float(*at << 16);
   const float odd = __uint_as_float(*at & 0xFFFF0000u);
   *at = pack<__nv_bfloat16>(fmaf(even, cos, -(odd * sin)), fmaf(even, sin, odd * cos));
-  return factor;
 }
 
 // Fused operators: starts copying the cos and sin of a tile's one token to rotation [kRopeDim].
 __device__ inline void fetch_rotation(const float* cos_sin, float* rotation) {
-  if (cos_sin != nullptr && threadIdx.x < kRopeDim) {
+  if (threadIdx.x < kRopeDim) {
     copy_async_4(shared_address(rotation + threadIdx.x), cos_sin + threadIdx.x);
   }
 }
@@ -93,15 +91,29 @@ __device__ void finish_queries(const ForwardParams& p, const visit::QueryTile& t
     for (int row = threadIdx.x; row < kRows; row += kThreads) scale[row] = row < tile.rows() ? common : 0.0f;
     return;
   }
+  const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const float cos = rotation[lane];
   const float sin = rotation[kRopeDim / 2 + lane];
+  constexpr int kWarps = kThreads / 32;
+  static_assert(kRows <= 32 * kWarps);
+  float sum = 0.0f;  // of the warp's row number `lane`
 #pragma unroll 4
-  for (int row = static_cast<int>(threadIdx.x) / 32; row < kRows; row += kThreads / 32) {
-    float factor = 0.0f;
-    if (row < tile.rows()) factor = common * transform_query<kDim>(p, cos, sin, row, lane, queries);
-    if (lane == 0) scale[row] = factor;
+  for (int i = 0; i < kRows / kWarps; ++i) {
+    const int row = warp + i * kWarps;
+    if (row >= tile.rows()) break;
+    if (p.shape.q_norm) {
+      const float squares = sum_of_squares<kDim>(queries, row, lane);
+      if (lane == i) sum = squares;
+      __syncwarp();
+    }
+    rotate_query<kDim>(cos, sin, row, lane, queries);
   }
+  if (lane >= kRows / kWarps) return;
+  const int row = warp + lane * kWarps;
+  float factor = common;
+  if (p.shape.q_norm) factor *= 1.0f / sqrtf(sum / static_cast<float>(kDim) + p.shape.q_norm_eps);
+  scale[row] = row < tile.rows() ? factor : 0.0f;
 }
 
 }  // namespace tilewise::cuda
