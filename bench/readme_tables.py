@@ -63,6 +63,24 @@ def training_sweep() -> str:
     return "\n".join(lines) + "\n"
 
 
+def one_request() -> str:
+    """What threads give where they share a single token."""
+    report = json.loads((RESULTS / "cpu" / "scaling.json").read_text(encoding="utf-8"))
+    lines = [
+        f"One request of {report['one_request']['dense_decode, bf16'][0]['rows']:,} keys, one token:",
+        "",
+    ]
+    for name, points in report["one_request"].items():
+        alone = points[0]["us"]
+        times = "; ".join(
+            f"{p['threads']} thread{'s' if p['threads'] > 1 else ''} {p['us'] / 1000:.1f} ms"
+            + (f", {alone / p['us']:.2f} times faster" if p["threads"] > 1 else "")
+            for p in points
+        )
+        lines.append(f"* {name}, {points[0]['heads']} heads: {times}")
+    return "\n".join([*lines, "", f"{report['cpu']}; {report['commit']}."]) + "\n"
+
+
 def host_overhead() -> str:
     """What a call costs before any work is done, on every machine that was measured."""
     parts = []
@@ -106,6 +124,7 @@ def main() -> int:
     wanted = with_table(text, "cpu-results", f"{against_torch('against_torch')}\n{host_overhead()}")
     wanted = with_table(wanted, "training-results", against_torch("training_against_torch"))
     wanted = with_table(wanted, "training-sweep", training_sweep())
+    wanted = with_table(wanted, "one-request", one_request())
     wanted = with_table(wanted, "gpu-results", gpu())
     if sys.argv[1:] == ["--check"]:
         if text != wanted:

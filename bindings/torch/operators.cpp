@@ -447,8 +447,7 @@ void call(const FusedDecodeWithSplits& args, DeviceId id) {
 
 template <class DecodeArgs>
 void call(const PlanArgs<DecodeArgs>& args, DeviceId id) {
-  const DeviceScope scope(id);
-  fill_decode_plan(args, device_for(id), scope.stream());
+  fill_decode_plan(args, device_for(id), stream_for(id));
 }
 
 void call(const QuantizeKvInPages& args, DeviceId id) {

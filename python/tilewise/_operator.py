@@ -68,7 +68,7 @@ class Operator:
             outputs as far as `given` goes, where those that were given are the same objects. What the call
             does not ask for is None.
         """
-        tracks = self._any_requires_grad(args, given) and torch.is_grad_enabled()
+        tracks = torch.is_grad_enabled() and self._any_requires_grad(args, given)
         if tracks:
             self._check_grad(dict(zip(self._inputs, args, strict=True)), given)
         for output in given:

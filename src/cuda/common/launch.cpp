@@ -57,10 +57,10 @@ std::optional<std::string> device_refusal(const Device& device) {
 }
 
 DeviceGuard::DeviceGuard(int32_t index) {
-  const std::string what = fmt::format("cuda:{}", index);
-  check_cuda(cudaGetDevice(&previous_), what);
-  if (previous_ == index) return;
-  check_cuda(cudaSetDevice(index), what);
+  cudaError_t status = cudaGetDevice(&previous_);
+  if (status == cudaSuccess && previous_ == index) return;
+  if (status == cudaSuccess) status = cudaSetDevice(index);
+  if (status != cudaSuccess) check_cuda(status, fmt::format("cuda:{}", index));
   changed_ = true;
 }
 
