@@ -74,10 +74,11 @@ class Operator:
         for output in given:
             if output is not None:
                 return self._call_out(args, given)
-        if self._differentiable and not tracks and not torch.compiler.is_compiling():
+        if self._differentiable and not tracks and not torch.is_inference_mode_enabled():
             # torch's autograd in Python costs more than everything else that a call does on the host.
-            with _BELOW_AUTOGRAD():
-                return self._functional(*args)
+            if not torch.compiler.is_compiling():
+                with _BELOW_AUTOGRAD():
+                    return self._functional(*args)
         return self._functional(*args)
 
     def _any_requires_grad(self, args: tuple[Any, ...], given: tuple[torch.Tensor | None, ...]) -> bool:
