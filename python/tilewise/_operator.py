@@ -74,11 +74,12 @@ class Operator:
         for output in given:
             if output is not None:
                 return self._call_out(args, given)
-        if self._differentiable and not tracks and not torch.is_inference_mode_enabled():
+        if self._differentiable and not (
+            tracks or torch.compiler.is_compiling() or torch.is_inference_mode_enabled()
+        ):
             # torch's autograd in Python costs more than everything else that a call does on the host.
-            if not torch.compiler.is_compiling():
-                with _BELOW_AUTOGRAD():
-                    return self._functional(*args)
+            with _BELOW_AUTOGRAD():
+                return self._functional(*args)
         return self._functional(*args)
 
     def _any_requires_grad(self, args: tuple[Any, ...], given: tuple[torch.Tensor | None, ...]) -> bool:
