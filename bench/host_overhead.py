@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """What an operator call costs on the host: time per call of tiny shapes minus that of an empty operator.
 
-Calls are made under torch.inference_mode(), as serving engines make them; those of a differentiable operator
-once more outside of it. Prints JSON: for every operator and overload the median microseconds per call, the empty
-operator's, their difference, and the difference's quartiles over the rounds. Exits with 1 when a median
-difference is above --limit. On a GPU, calls launch their work and return; a round begins when the one before has
-been done.
+Calls are made under torch.inference_mode(), as serving engines make them; those of a differentiable
+operator once more outside of it. Prints JSON: for every operator and overload the median
+microseconds per call, the empty operator's, their difference, and the difference's quartiles over
+the rounds. Exits with 1 when a median difference is above --limit. On a GPU, calls launch their
+work and return; a round begins when the one before has been done.
 """
 
 from __future__ import annotations
