@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What an operator call costs on the host: time per call of tiny shapes minus that of an empty operator.
 
-Calls are made under torch.inference_mode(), as serving engines make them; those of a differentiable
-operator once more outside of it. Prints JSON: for every operator and overload the median
+Calls are made under torch.inference_mode(), as serving engines make them, and once more outside of
+it, where torch looks for gradients. Prints JSON: for every operator and overload the median
 microseconds per call, the empty operator's, their difference, and the difference's quartiles over
 the rounds. Exits with 1 when a median difference is above --limit. On a GPU, calls launch their
 work and return; a round begins when the one before has been done.
@@ -65,12 +65,6 @@ def prefill_calls() -> dict[str, Call]:
             q, kv, indices, 0.1, out=out, max_logits=max_logits, lse=lse
         ),
     }
-
-
-def recorded_calls(calls: dict[str, Call]) -> dict[str, Call]:
-    """Those of a differentiable operator, for outside of inference_mode."""
-    names = ("sparse_prefill_fwd", "tilewise.sparse_prefill_fwd")
-    return {f"{name}, outside inference_mode": calls[name] for name in names if name in calls}
 
 
 def fused_calls() -> dict[str, Call]:
@@ -170,9 +164,11 @@ def main() -> int:
     chosen = {name: call for name, call in calls.items() if options.filter in name}
     if not chosen:
         parser.error(f"--filter must be part of a name among {', '.join(calls)}, got {options.filter!r}")
-    with torch.inference_mode():
-        result = measure(chosen, options.rounds, options.loops, options.device)
-    result |= measure(recorded_calls(chosen), options.rounds, options.loops, options.device)
+    result = {}
+    for mode in (True, False):
+        with torch.inference_mode(mode):
+            found = measure(chosen, options.rounds, options.loops, options.device)
+        result |= found if mode else {f"{name}, outside inference_mode": x for name, x in found.items()}
     above = [name for name, times in result.items() if times["more_us"] > options.limit]
     report = {
         **describe_machine(),

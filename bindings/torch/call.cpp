@@ -15,6 +15,19 @@ constexpr int64_t kMaxThreads = 1 << 16;
 
 std::atomic<int> threads_set{0};
 
+/// torch's current CUDA stream. Only builds of torch with CUDA have the function, so it is looked up by name.
+void* current_cuda_stream(int32_t device) {
+  using Function = AOTITorchError (*)(int32_t, void**);
+  static void* const library = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
+  static const auto function =
+      library == nullptr ? nullptr
+                         : reinterpret_cast<Function>(dlsym(library, "aoti_torch_get_current_cuda_stream"));
+  if (function == nullptr) throw Error("this build of torch knows no CUDA streams");
+  void* stream = nullptr;
+  check_torch(function(device, &stream), "get_current_cuda_stream");
+  return stream;
+}
+
 }  // namespace
 
 int num_threads() {
@@ -64,18 +77,24 @@ Workspace workspace_for(DeviceId id, size_t bytes, OwnedTensor* owner) {
   return {view_of(owner->get(), true).data(), bytes};
 }
 
-Stream stream_for(DeviceId id) {
-  if (id.type == DeviceType::kCpu) return {};
-  // Only builds of torch with CUDA have the function, so it is looked up by name.
-  using Function = AOTITorchError (*)(int32_t, void**);
-  static void* const library = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
-  static const auto function =
-      library == nullptr ? nullptr
-                         : reinterpret_cast<Function>(dlsym(library, "aoti_torch_get_current_cuda_stream"));
-  if (function == nullptr) throw Error("this build of torch knows no CUDA streams");
-  Stream stream;
-  check_torch(function(id.index, &stream.handle), "get_current_cuda_stream");
-  return stream;
+DeviceScope::DeviceScope(DeviceId id) {
+  if (id.type == DeviceType::kCpu) return;
+  // The library does that as well, but torch's guard goes back to a device without opening it.
+  int32_t current = -1;
+  check_torch(aoti_torch_get_current_device_index(&current), "get_current_device_index");
+  if (current != id.index) {
+    check_torch(aoti_torch_create_device_guard(id.index, &guard_), "create_device_guard");
+  }
+  try {
+    stream_.handle = current_cuda_stream(id.index);
+  } catch (...) {
+    if (guard_ != nullptr) aoti_torch_delete_device_guard(guard_);
+    throw;
+  }
+}
+
+DeviceScope::~DeviceScope() {
+  if (guard_ != nullptr) aoti_torch_delete_device_guard(guard_);
 }
 
 }  // namespace tilewise::bindings

@@ -19,20 +19,36 @@ Device device_for(DeviceId id);
 /// `owner` holds.
 Workspace workspace_for(DeviceId id, size_t bytes, OwnedTensor* owner);
 
-/// torch's current work queue of the device. The library and torch's allocator make the device the current
-/// one themselves.
-Stream stream_for(DeviceId id);
+/// torch's current work queue of the device; makes the device the current one while it lives.
+class DeviceScope {
+ public:
+  explicit DeviceScope(DeviceId id);
+  ~DeviceScope();
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+  Stream stream() const { return stream_; }
+
+ private:
+  DeviceGuardHandle guard_ = nullptr;
+  Stream stream_;
+};
 
 template <class Args>
 void call(const Args& args, DeviceId id) {
+  const DeviceScope scope(id);
   OwnedTensor memory;
   const auto workspace = [&](size_t bytes) { return workspace_for(id, bytes, &memory); };
-  call_cached(args, device_for(id), workspace, stream_for(id));
+  call_cached(args, device_for(id), workspace, scope.stream());
 }
 
 // These need neither plan nor workspace.
-inline void call(const PermuteQBProjArgs& args, DeviceId id) { permute_q_b_proj(args, stream_for(id)); }
-inline void call(const PermuteWvProjArgs& args, DeviceId id) { permute_wv_proj(args, stream_for(id)); }
+inline void call(const PermuteQBProjArgs& args, DeviceId id) {
+  permute_q_b_proj(args, DeviceScope(id).stream());
+}
+inline void call(const PermuteWvProjArgs& args, DeviceId id) {
+  permute_wv_proj(args, DeviceScope(id).stream());
+}
 inline void call(const ExpandBlockSelectionArgs& args, DeviceId) { expand_block_selection(args); }
 inline void call(const InvertBlockSelectionArgs& args, DeviceId) { invert_block_selection(args); }
 

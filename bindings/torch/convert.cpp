@@ -5,7 +5,9 @@
 #include <torch/csrc/stable/stableivalue_conversions.h>
 #include <torch/headeronly/core/ScalarType.h>
 
+#include <map>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -243,49 +245,46 @@ OwnedTensor new_tensor(DeviceId device, DType type, const int64_t* shape, const 
   return OwnedTensor(tensor);
 }
 
-TensorView Outputs::add(OwnedTensor tensor, bool optional) {
-  Output& output = outputs_.at(count_++);
-  output = {std::move(tensor), optional};
-  return output.tensor ? view_of(output.tensor.get(), true) : TensorView();
-}
-
 TensorView Outputs::empty(DType type, std::initializer_list<int64_t> shape) {
   const auto strides = row_major_strides({shape.begin(), shape.size()});
-  return add(new_tensor(device_, type, shape.begin(), strides.data(), static_cast<int>(shape.size())));
+  tensors_.at(num_tensors_) =
+      new_tensor(device_, type, shape.begin(), strides.data(), static_cast<int>(shape.size()));
+  return view_of(tensors_[num_tensors_++].get(), true);
 }
 
 TensorView Outputs::empty_strided(DType type, std::initializer_list<int64_t> shape,
                                   std::initializer_list<int64_t> strides) {
-  return add(new_tensor(device_, type, shape.begin(), strides.begin(), static_cast<int>(shape.size())));
+  tensors_.at(num_tensors_) =
+      new_tensor(device_, type, shape.begin(), strides.begin(), static_cast<int>(shape.size()));
+  return view_of(tensors_[num_tensors_++].get(), true);
 }
 
-TensorView Outputs::optional_empty(bool asked_for, DType type, std::initializer_list<int64_t> shape) {
-  if (!asked_for) return add(nullptr, true);
-  const TensorView view = empty(type, shape);
-  outputs_[count_ - 1].optional = true;
-  return view;
+void Outputs::nothing() {
+  // A tensor of its own, but the storage, of no bytes, is that of the last call's output in the same place:
+  // a new one takes as long as that of a real output.
+  static thread_local std::map<std::tuple<DeviceType, int32_t, size_t>, OwnedTensor> kept;
+  constexpr int64_t kSize = 0;
+  constexpr int64_t kStride = 1;
+  OwnedTensor& last = kept[{device_.type, device_.index, num_tensors_}];
+  if (!last) last = new_tensor(device_, DType::kFP32, &kSize, &kStride, 1);
+  AtenTensorHandle handle = nullptr;
+  check_torch(aoti_torch__reinterpret_tensor(last.get(), 1, &kSize, &kStride, 0, &handle),
+              "reinterpret_tensor");
+  tensors_.at(num_tensors_++).reset(handle);
 }
 
-namespace {
-
-OwnedTensor another_handle(AtenTensorHandle tensor) {
+void Outputs::same(AtenTensorHandle tensor) {
   AtenTensorHandle handle = nullptr;
   if (tensor != nullptr) check_torch(aoti_torch_new_tensor_handle(tensor, &handle), "new_tensor_handle");
-  return OwnedTensor(handle);
+  tensors_.at(num_tensors_++).reset(handle);
 }
 
-}  // namespace
-
-void Outputs::same(AtenTensorHandle tensor) { add(another_handle(tensor)); }
-void Outputs::optional_same(AtenTensorHandle tensor) { add(another_handle(tensor), true); }
-
-void Outputs::give(StableIValue* stack) {
-  for (size_t i = 0; i < count_; ++i) {
-    auto& [tensor, optional] = outputs_[i];
-    if (!optional) {
-      stack[i] = on_stack(tensor.release());
-    } else if (tensor) {
-      stack[i] = on_stack(std::optional<AtenTensorHandle>(tensor.release()));
+void Outputs::give(StableIValue* stack, size_t first_optional) {
+  for (size_t i = 0; i < num_tensors_; ++i) {
+    if (i < first_optional) {
+      stack[i] = on_stack(tensors_[i].release());
+    } else if (tensors_[i]) {
+      stack[i] = on_stack(std::optional<AtenTensorHandle>(tensors_[i].release()));
     } else {
       stack[i] = on_stack(std::optional<AtenTensorHandle>());
     }
@@ -294,9 +293,9 @@ void Outputs::give(StableIValue* stack) {
 
 void Outputs::give_list(StableIValue* stack) {
   StableListHandle list = nullptr;
-  check_torch(torch_new_list_reserve_size(count_, &list), "new_list");
-  for (size_t i = 0; i < count_; ++i) {
-    check_torch(torch_list_push_back(list, on_stack(outputs_[i].tensor.release())), "list_push_back");
+  check_torch(torch_new_list_reserve_size(num_tensors_, &list), "new_list");
+  for (size_t i = 0; i < num_tensors_; ++i) {
+    check_torch(torch_list_push_back(list, on_stack(tensors_[i].release())), "list_push_back");
   }
   stack[0] = on_stack(list);
 }

@@ -104,31 +104,24 @@ class Outputs {
   TensorView empty(DType type, std::initializer_list<int64_t> shape);
   TensorView empty_strided(DType type, std::initializer_list<int64_t> shape,
                            std::initializer_list<int64_t> strides);
-  /// The caller's tensor, to be returned as it is.
+  /// Instead of an output that the call does not ask for: a tensor without elements.
+  void nothing();
+  /// The caller's tensor or nothing (null), to be returned as it is.
   void same(AtenTensorHandle tensor);
-  /// Outputs that the schema calls optional: a new tensor where it is asked for; the caller's tensor or
-  /// nothing (null).
-  TensorView optional_empty(bool asked_for, DType type, std::initializer_list<int64_t> shape);
-  void optional_same(AtenTensorHandle tensor);
 
-  /// Moves everything onto the stack, as single values or as one list of tensors.
-  void give(StableIValue* stack);
+  /// Moves everything onto the stack: as single values, the ones from `first_optional` on as optional ones;
+  /// or as one list of tensors.
+  void give(StableIValue* stack, size_t first_optional = kMaxTensors);
   void give_list(StableIValue* stack);
 
-  AtenTensorHandle handle(size_t i) const { return outputs_.at(i).tensor.get(); }
+  AtenTensorHandle handle(size_t i) const { return tensors_.at(i).get(); }
 
  private:
   static constexpr size_t kMaxTensors = 8;
 
-  struct Output {
-    OwnedTensor tensor;
-    bool optional = false;
-  };
-  TensorView add(OwnedTensor tensor, bool optional = false);
-
   DeviceId device_;
-  std::array<Output, kMaxTensors> outputs_;
-  size_t count_ = 0;
+  std::array<OwnedTensor, kMaxTensors> tensors_;
+  size_t num_tensors_ = 0;
 };
 
 /// A new tensor of given strides.

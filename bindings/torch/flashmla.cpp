@@ -62,10 +62,10 @@ void sparse_decode_fwd(StableIValue* stack, uint64_t num_inputs, uint64_t) {
   args.out =
       given_or(outputs, args.out, out, [&] { return outputs.empty(DType::kBF16, {b, s_q, h_q, kHeadSize}); });
   args.lse = outputs.empty(DType::kFP32, {b, h_q, s_q});
-  outputs.optional_same(metadata);
-  outputs.optional_same(splits);
+  outputs.same(metadata);
+  outputs.same(splits);
   renamed(in.op(), kSparseDecodeNames, [&] { call(args, in.device()); });
-  outputs.give(stack);
+  outputs.give(stack, 2);
 }
 
 constexpr Rename kDenseDecodeNames[] = {{"k_cache", "kcache"},
@@ -156,10 +156,10 @@ void dense_decode_fwd(StableIValue* stack, uint64_t num_inputs, uint64_t) {
   args.out = given_or(outputs, args.out, out, [&] { return allocate_dense_out(outputs, args); });
   args.lse = outputs.empty(DType::kFP32,
                            {size_or_zero(args.q, 0), size_or_zero(args.q, 2), size_or_zero(args.q, 1)});
-  outputs.optional_same(metadata);
-  outputs.optional_same(splits);
+  outputs.same(metadata);
+  outputs.same(splits);
   run_dense_decode(args, out, in);
-  outputs.give(stack);
+  outputs.give(stack, 2);
 }
 
 constexpr Rename kDenseFp8Names[] = {{"d_v", "head_dim_v"}};

@@ -147,7 +147,11 @@ struct SparsePrefillFwd {
     args.out = outputs.empty(DType::kBF16, {s_q, h_q, std::clamp<int64_t>(args.d_v, 0, kHeadSize)});
     args.max_logits = outputs.empty(DType::kFP32, {s_q, h_q});
     args.lse = outputs.empty(DType::kFP32, {s_q, h_q});
-    args.lse_indexer = outputs.optional_empty(args.indexer_topk != 0, DType::kFP32, {s_q, h_q});
+    if (args.indexer_topk != 0) {
+      args.lse_indexer = outputs.empty(DType::kFP32, {s_q, h_q});
+    } else {
+      outputs.nothing();
+    }
   }
 };
 
@@ -447,7 +451,8 @@ void call(const FusedDecodeWithSplits& args, DeviceId id) {
 
 template <class DecodeArgs>
 void call(const PlanArgs<DecodeArgs>& args, DeviceId id) {
-  fill_decode_plan(args, device_for(id), stream_for(id));
+  const DeviceScope scope(id);
+  fill_decode_plan(args, device_for(id), scope.stream());
 }
 
 void call(const QuantizeKvInPages& args, DeviceId id) {

@@ -67,26 +67,27 @@ constexpr const char* kNative[] = {
     "dense_decode_plan.out(" DENSE_DECODE_PLAN ", *, Tensor(a!) plan) -> ()",
     "sparse_decode_plan(" SPARSE_DECODE_PLAN ") -> Tensor plan",
     "sparse_decode_plan.out(" SPARSE_DECODE_PLAN ", *, Tensor(a!) plan) -> ()",
+    // lse_indexer has no element where indexer_topk is 0; the overload then wants it left out.
     "sparse_prefill_fwd(" SPARSE_PREFILL_FWD
-    ") -> (Tensor out, Tensor max_logits, Tensor lse, Tensor? lse_indexer)",
+    ") -> (Tensor out, Tensor max_logits, Tensor lse, Tensor lse_indexer)",
     "sparse_prefill_fwd.out(" SPARSE_PREFILL_FWD
     ", *, Tensor(a!) out, Tensor(b!) max_logits, Tensor(c!) lse, Tensor(d!)? lse_indexer=None) -> ()",
-    "sparse_prefill_bwd(" SPARSE_PREFILL_BWD
-    ") -> (Tensor dq, Tensor dkv, Tensor? d_sink, Tensor? kl_target)",
+    // d_sink and kl_target have no element where they are not wanted; the overload then wants them left out.
+    "sparse_prefill_bwd(" SPARSE_PREFILL_BWD ") -> (Tensor dq, Tensor dkv, Tensor d_sink, Tensor kl_target)",
     "sparse_prefill_bwd.out(" SPARSE_PREFILL_BWD
     ", *, Tensor(a!) dq, Tensor(b!) dkv, Tensor(c!)? d_sink=None, Tensor(d!)? kl_target_out=None) -> ()",
     "dense_prefill_fwd(Tensor q, Tensor k, Tensor v, " DENSE_PREFILL ") -> (Tensor out, Tensor lse)",
     "dense_prefill_fwd.out(Tensor q, Tensor k, Tensor v, " DENSE_PREFILL
     ", *, Tensor(a!) out, Tensor(b!) lse) -> ()",
     "dense_prefill_bwd(" VARLEN_BACKWARD DENSE_PREFILL
-    ", bool deterministic=True) -> (Tensor dq, Tensor dk, Tensor dv, Tensor? d_sink)",
+    ", bool deterministic=True) -> (Tensor dq, Tensor dk, Tensor dv, Tensor d_sink)",
     "dense_prefill_bwd.out(" VARLEN_BACKWARD DENSE_PREFILL ", bool deterministic=True" VARLEN_GRADIENTS,
     "block_sparse_prefill_fwd(Tensor q, Tensor k, Tensor v, " BLOCK_SPARSE_PREFILL
     ") -> (Tensor out, Tensor lse)",
     "block_sparse_prefill_fwd.out(Tensor q, Tensor k, Tensor v, " BLOCK_SPARSE_PREFILL
     ", *, Tensor(a!) out, Tensor(b!) lse) -> ()",
     "block_sparse_prefill_bwd(" VARLEN_BACKWARD BLOCK_SPARSE_PREFILL
-    ", bool deterministic=True) -> (Tensor dq, Tensor dk, Tensor dv, Tensor? d_sink)",
+    ", bool deterministic=True) -> (Tensor dq, Tensor dk, Tensor dv, Tensor d_sink)",
     "block_sparse_prefill_bwd.out(" VARLEN_BACKWARD BLOCK_SPARSE_PREFILL
     ", bool deterministic=True" VARLEN_GRADIENTS,
     "expand_block_selection(Tensor q2k, int factor) -> Tensor out",

@@ -52,12 +52,15 @@ TensorView allocate_3d(Outputs& outputs, DType type, const TensorView& rows, con
   return outputs.empty(type, {size_or_zero(rows, 0), size_or_zero(rows, 1), size_or_zero(columns, 2)});
 }
 
-/// The gradient of a sink_bias, where there is one.
+/// The gradient of a sink_bias; without one nothing, and a tensor without elements is what is returned.
 TensorView allocate_d_sink(Outputs& outputs, const TensorView& q, const TensorView& sink_bias) {
+  if (!sink_bias) {
+    outputs.nothing();
+    return {};
+  }
   const DType type = sink_bias.dtype();
   const bool narrow = type == DType::kBF16 || type == DType::kFP16;
-  return outputs.optional_empty(static_cast<bool>(sink_bias), narrow ? type : DType::kFP32,
-                                {size_or_zero(q, 1)});
+  return outputs.empty(narrow ? type : DType::kFP32, {size_or_zero(q, 1)});
 }
 
 struct VarlenForward {
@@ -195,8 +198,11 @@ struct SparsePrefillBwd {
     args.dq = allocate_3d(outputs, DType::kBF16, args.q, args.q);
     args.dkv = allocate_3d(outputs, DType::kBF16, args.kv, args.kv);
     args.d_sink = allocate_d_sink(outputs, args.q, args.sink_bias);
-    args.kl_target = outputs.optional_empty(args.wants_kl_target, DType::kFP32,
-                                            {size_or_zero(args.q, 0), size_or_zero(args.indices, 2)});
+    if (args.wants_kl_target) {
+      args.kl_target = outputs.empty(DType::kFP32, {size_or_zero(args.q, 0), size_or_zero(args.indices, 2)});
+    } else {
+      outputs.nothing();
+    }
   }
 };
 

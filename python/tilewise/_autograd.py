@@ -34,7 +34,7 @@ def _dense_backward(ctx: Any, d_out: Tensor, _d_lse: Tensor) -> tuple[Tensor | N
         d_out, q, k, v, out, lse, *lengths, *ctx.options, sink_bias
     )
     others = (None,) * (len(lengths) + len(ctx.options))
-    return dq, dk, dv, *others, d_sink
+    return dq, dk, dv, *others, None if sink_bias is None else d_sink
 
 
 def _save_block_sparse(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -50,21 +50,20 @@ def _block_sparse_backward(ctx: Any, d_out: Tensor, _d_lse: Tensor) -> tuple[Ten
         d_out, q, k, v, out, lse, *lists, *ctx.options, sink_bias
     )
     others = (None,) * (len(lists) + len(ctx.options))
-    return dq, dk, dv, *others, d_sink
+    return dq, dk, dv, *others, None if sink_bias is None else d_sink
 
 
-def _save_sparse(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
+def _save_sparse(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     q, kv, indices, softmax_scale, d_v, topk_length, attn_sink, sink_bias, _indexer_topk = inputs
     if attn_sink is not None:
         raise RuntimeError(
             "sparse_prefill_fwd: attn_sink must be left out where gradients are wanted (sink_bias has them), "
             f"got {str(attn_sink.dtype).removeprefix('torch.')} {list(attn_sink.shape)}"
         )
-    out, *others = output
-    lse = others[1]
+    out, _max_logits, lse, _lse_indexer = output
     ctx.save_for_backward(q, kv, out, lse, indices, topk_length, sink_bias)
     ctx.options = (softmax_scale, d_v)
-    ctx.mark_non_differentiable(*[other for other in others if other is not None])
+    ctx.mark_non_differentiable(*output[1:])
 
 
 def _sparse_backward(ctx: Any, d_out: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
@@ -72,8 +71,9 @@ def _sparse_backward(ctx: Any, d_out: Tensor, *_: Tensor) -> tuple[Tensor | None
     dq, dkv, d_sink, _kl_target = torch.ops.tilewise.sparse_prefill_bwd.default(
         d_out, *tensors, *ctx.options, topk_length, sink_bias
     )
+    d_bias = None if sink_bias is None else d_sink
     # of indices, softmax_scale, d_v, topk_length, attn_sink; of indexer_topk
-    return dq, dkv, None, None, None, None, None, d_sink, None
+    return dq, dkv, None, None, None, None, None, d_bias, None
 
 
 def _register(name: str, backward: Callable[..., Any], setup: Callable[..., None] | None = None) -> None:

@@ -6,6 +6,7 @@ import contextlib
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
 from tilewise import _ops
@@ -24,6 +25,20 @@ def refuse_grad(op: str, arguments: dict[str, Any], reason: str = NOT_DIFFERENTI
                 f"{op}: {name} must not require grad, {reason}: detach() it, "
                 "or call under torch.no_grad() or torch.inference_mode()"
             )
+
+
+def refuse_tangents(op: str, arguments: dict[str, Any]) -> None:
+    """Raises where a tensor has a tangent of forward-mode differentiation: torch would go on without it."""
+    for name, value in arguments.items():
+        if isinstance(value, torch.Tensor) and forward_ad.unpack_dual(value).tangent is not None:
+            raise RuntimeError(
+                f"{op}: {name} must not have a tangent, there is no forward-mode differentiation: unpack it first"
+            )
+
+
+def in_dual_level() -> bool:
+    """Whether tensors may have tangents. torch has no public name for it."""
+    return getattr(forward_ad, "_current_level", -1) >= 0
 
 
 def _listed(names: tuple[str, ...]) -> str:
@@ -66,8 +81,11 @@ class Operator:
         Returns:
             Without outputs of the caller's what the functional operator returns; else a tuple of the same
             outputs as far as `given` goes, where those that were given are the same objects. What the call
-            does not ask for is None.
+            does not ask for is None there, and without elements from the functional operator.
         """
+        if in_dual_level():
+            outputs = zip(self._outputs, given, strict=False)
+            refuse_tangents(self._name, dict(zip(self._inputs, args, strict=True)) | dict(outputs))
         tracks = torch.is_grad_enabled() and self._any_requires_grad(args, given)
         if tracks:
             self._check_grad(dict(zip(self._inputs, args, strict=True)), given)
@@ -131,6 +149,6 @@ class Operator:
             raise TypeError(f"{self._name}: {self._inputs[0]} must be a tensor, got {kind}")
         looks = self._looks(*args)
         return tuple(
-            look.new(like) if output is None and look is not None else output
+            look.new(like) if output is None and look.asked_for else output
             for look, output in zip(looks, results, strict=False)
         )

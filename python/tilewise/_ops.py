@@ -75,17 +75,20 @@ def operator_names() -> list[str]:
 # ---- outputs ------------------------------------------------------------------------------------------
 #
 # One function for each functional operator, with the arguments that its outputs depend on and whatever else
-# comes. The outputs look as those that the library allocates; one that the call does not ask for is None, and
-# the overload `out` wants it left out. Nothing is judged here, so every call gets an
+# comes. The outputs look as those that the library allocates. Nothing is judged here, so every call gets an
 # answer: what is wrong with it, the operator itself says.
 
 
 class Look(NamedTuple):
-    """Type, shape and strides of an output; row-major without strides."""
+    """Type, shape and strides of an output; row-major without strides.
+
+    One that the call does not ask for has no element; the overload `out` then wants it left out.
+    """
 
     dtype: torch.dtype
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None = None
+    asked_for: bool = True
 
     def new(self, like: torch.Tensor) -> torch.Tensor:
         """An output on the device of `like`, with any contents."""
@@ -101,6 +104,10 @@ def _sizes(tensor: torch.Tensor, n: int) -> tuple[int, ...]:
 
 def _f32(*shape: int) -> Look:
     return Look(torch.float32, shape)
+
+
+def _f32_where(asked_for: bool, *shape: int) -> Look:
+    return _f32(*shape) if asked_for else Look(torch.float32, (0,), asked_for=False)
 
 
 def _channels_of_group(h_q: int, n_groups: int) -> int:
@@ -164,7 +171,7 @@ def _sparse_prefill_fwd(
 ):
     s_q, h_q = _sizes(q, 2)
     out = Look(torch.bfloat16, (s_q, h_q, min(max(d_v, 0), _HEAD_SIZE)))
-    return out, _f32(s_q, h_q), _f32(s_q, h_q), None if indexer_topk == 0 else _f32(s_q, h_q)
+    return out, _f32(s_q, h_q), _f32(s_q, h_q), _f32_where(indexer_topk != 0, s_q, h_q)
 
 
 def _matrix(q: torch.Tensor, *shape: int) -> Look:
@@ -172,9 +179,9 @@ def _matrix(q: torch.Tensor, *shape: int) -> Look:
     return Look(torch.float16 if q.dtype == torch.float16 else torch.bfloat16, shape)
 
 
-def _d_sink(q: torch.Tensor, sink_bias: torch.Tensor | None) -> Look | None:
+def _d_sink(q: torch.Tensor, sink_bias: torch.Tensor | None) -> Look:
     if sink_bias is None:
-        return None
+        return _f32_where(False)
     narrow = sink_bias.dtype in (torch.bfloat16, torch.float16)
     return Look(sink_bias.dtype if narrow else torch.float32, _sizes(q, 2)[1:])
 
@@ -246,8 +253,7 @@ def _sparse_prefill_bwd(
     deterministic=True,
 ):
     dq, dkv = (Look(torch.bfloat16, _sizes(x, 3)) for x in (q, kv))
-    target = _f32(_sizes(q, 1)[0], _sizes(indices, 3)[2]) if kl_target else None
-    return dq, dkv, _d_sink(q, sink_bias), target
+    return dq, dkv, _d_sink(q, sink_bias), _f32_where(kl_target, _sizes(q, 1)[0], _sizes(indices, 3)[2])
 
 
 def _expand_block_selection(q2k, factor):
@@ -317,7 +323,7 @@ def _permute_wv_proj(weight, scales, *_, **__):
     return Look(torch.float8_e4m3fn, _sizes(weight, 3)), Look(torch.int32, _sizes(scales, 3))
 
 
-OUTPUTS: dict[str, Callable[..., tuple[Look | None, ...]]] = {
+OUTPUTS: dict[str, Callable[..., tuple[Look, ...]]] = {
     "dense_decode": _dense_decode,
     "sparse_decode": _sparse_decode,
     "dense_decode_plan": _dense_decode_plan,
@@ -342,11 +348,11 @@ OUTPUTS: dict[str, Callable[..., tuple[Look | None, ...]]] = {
 }
 
 
-def _fake(outputs: Callable[..., tuple[Look | None, ...]]) -> Callable[..., object]:
+def _fake(outputs: Callable[..., tuple[Look, ...]]) -> Callable[..., object]:
     """The functional operator without its work."""
 
     def fake(like, *args, **kwargs):
-        made = tuple(None if look is None else look.new(like) for look in outputs(like, *args, **kwargs))
+        made = tuple(look.new(like) for look in outputs(like, *args, **kwargs))
         return made if len(made) > 1 else made[0]
 
     return fake

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from tilewise._operator import Operator, refuse_grad
+from tilewise._operator import Operator, in_dual_level, refuse_grad, refuse_tangents
 
 _QUANTIZE_KV = Operator("quantize_kv")
 _DEQUANTIZE_KV = Operator("dequantize_kv")
@@ -64,7 +64,10 @@ def append_kv(kv: Tensor, cache: Tensor, slots: Tensor, record: str | None = Non
     Raises:
         RuntimeError: an argument is not as above, or requires grad. Nothing has been written then.
     """
+    tensors = {"kv": kv, "cache": cache}
+    if in_dual_level():
+        refuse_tangents("append_kv", tensors)
     if torch.is_grad_enabled():
-        refuse_grad("append_kv", {"kv": kv, "cache": cache})
+        refuse_grad("append_kv", tensors)
     _APPEND_KV(kv, cache, slots, record)
     increment_version(cache)

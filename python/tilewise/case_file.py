@@ -43,6 +43,8 @@ _UNKNOWN_TYPE = "an unknown type"
 _NOT_SAVED = {"plan", "num_splits", "page", "kl_target"}
 _SAVED_AFTER_ALL = {("fused_decode_partials", "num_splits")}
 
+# Outputs that are there with one of the arguments alone.
+_OUTPUTS_WITH_OPTION = {"lse_indexer": "indexer_topk", "d_sink": "sink_bias", "kl_target": "kl_target"}
 # What the library calls outputs of another name.
 _NAMES_IN_FILE = {"kl_target_out": "kl_target"}
 
@@ -149,7 +151,7 @@ def _check_names(operator: _Operator, given: dict[str, Any]) -> None:
 def _allocated_outputs(operator: _Operator, values: dict[str, Any]) -> dict[str, torch.Tensor]:
     """The outputs that the operator would allocate, by name, without memory.
 
-    Empty where a call is wrong in a way that leaves their shapes unknown: its replay ends before an output is
+    None where a call is wrong in a way that leaves their shapes unknown: its replay ends before an output is
     asked for.
     """
     if not operator.outputs:
@@ -158,12 +160,16 @@ def _allocated_outputs(operator: _Operator, values: dict[str, Any]) -> dict[str,
     with FakeTensorMode() as mode:
         fake = [mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for v in values.values()]
         try:
-            looks = _ops.OUTPUTS[operator.name](*fake)
-            results = [None if look is None else look.new(fake[0]) for look in looks]
+            results = [look.new(fake[0]) for look in _ops.OUTPUTS[operator.name](*fake)]
         except Exception:
             return {}
     names = [r.name for r in default._schema.returns]
-    return {name: result for name, result in zip(names, results, strict=True) if result is not None}
+    by_name = dict(zip(names, results, strict=True))
+    for name, option in _OUTPUTS_WITH_OPTION.items():
+        wanted = values.get(option)
+        if wanted is None or (not isinstance(wanted, torch.Tensor) and not wanted):
+            by_name.pop(name, None)
+    return by_name
 
 
 def _option(argument: Any, value: Any) -> Any:

@@ -44,7 +44,7 @@ class _BlockSparsePrefillBwd:
         window: Sequence[int] = (-1, -1),
         sink_bias: Tensor | None = None,
         deterministic: bool = True,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]: ...
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
     def default(
         self,
         d_out: Tensor,
@@ -65,7 +65,7 @@ class _BlockSparsePrefillBwd:
         window: Sequence[int] = (-1, -1),
         sink_bias: Tensor | None = None,
         deterministic: bool = True,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]: ...
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
     def out(
         self,
         d_out: Tensor,
@@ -319,7 +319,7 @@ class _DensePrefillBwd:
         window: Sequence[int] = (-1, -1),
         sink_bias: Tensor | None = None,
         deterministic: bool = True,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]: ...
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
     def default(
         self,
         d_out: Tensor,
@@ -337,7 +337,7 @@ class _DensePrefillBwd:
         window: Sequence[int] = (-1, -1),
         sink_bias: Tensor | None = None,
         deterministic: bool = True,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]: ...
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
     def out(
         self,
         d_out: Tensor,
@@ -882,7 +882,7 @@ class _SparsePrefillBwd:
         sink_bias: Tensor | None = None,
         kl_target: bool = False,
         deterministic: bool = True,
-    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]: ...
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
     def default(
         self,
         d_out: Tensor,
@@ -897,7 +897,7 @@ class _SparsePrefillBwd:
         sink_bias: Tensor | None = None,
         kl_target: bool = False,
         deterministic: bool = True,
-    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]: ...
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
     def out(
         self,
         d_out: Tensor,
@@ -933,7 +933,7 @@ class _SparsePrefillFwd:
         attn_sink: Tensor | None = None,
         sink_bias: Tensor | None = None,
         indexer_topk: int = 0,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]: ...
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
     def default(
         self,
         q: Tensor,
@@ -945,7 +945,7 @@ class _SparsePrefillFwd:
         attn_sink: Tensor | None = None,
         sink_bias: Tensor | None = None,
         indexer_topk: int = 0,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]: ...
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
     def out(
         self,
         q: Tensor,

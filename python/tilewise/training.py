@@ -113,14 +113,18 @@ def dense_prefill_bwd(
     """
     lengths = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale)
     args = (d_out, q, k, v, out, lse, *lengths, causal, window, sink_bias, deterministic)
-    return _gradients(_DENSE_BWD, args, (dq, dk, dv, d_sink))
+    return _gradients(_DENSE_BWD, args, sink_bias, (dq, dk, dv, d_sink))
 
 
 def _gradients(
-    operator: Operator, args: tuple[object, ...], given: tuple[Tensor | None, ...]
+    operator: Operator,
+    args: tuple[object, ...],
+    sink_bias: Tensor | None,
+    given: tuple[Tensor | None, ...],
 ) -> tuple[Tensor, ...]:
-    """What a backward operator returns, without what the call does not ask for."""
-    return tuple(result for result in operator.call(args, given) if result is not None)
+    """The call of a backward operator, with d_sink as the last output."""
+    results = operator.call(args, given)
+    return results if sink_bias is not None else results[:-1]
 
 
 def block_sparse_prefill_fwd(
@@ -209,7 +213,7 @@ def block_sparse_prefill_bwd(
     lengths = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale)
     options = (q_block, kv_block, causal, window, sink_bias, deterministic)
     args = (d_out, q, k, v, out, lse, q2k, *lengths, *options)
-    return _gradients(_BLOCK_SPARSE_BWD, args, (dq, dk, dv, d_sink))
+    return _gradients(_BLOCK_SPARSE_BWD, args, sink_bias, (dq, dk, dv, d_sink))
 
 
 def sparse_prefill_bwd(
@@ -253,7 +257,9 @@ def sparse_prefill_bwd(
     """
     options = (softmax_scale, d_v, topk_length, sink_bias, kl_target, deterministic)
     args = (d_out, q, kv, out, lse, indices, *options)
-    return _gradients(_SPARSE_BWD, args, (dq, dkv, d_sink, kl_target_out))
+    results = _SPARSE_BWD.call(args, (dq, dkv, d_sink, kl_target_out))
+    asked_for = (True, True, sink_bias is not None, kl_target)
+    return tuple(result for result, asked in zip(results, asked_for, strict=True) if asked)
 
 
 def expand_block_selection(q2k: Tensor, factor: int, *, out: Tensor | None = None) -> Tensor:

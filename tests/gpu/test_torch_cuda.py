@@ -66,6 +66,21 @@ def test_out_has_the_bits_of_the_functional_form_and_no_others(call: Call) -> No
     assert [name for name, guard in guards.items() if not guard.neighbours_untouched()] == []
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@each_serving_call
+def test_on_a_gpu_that_is_not_the_current_one(call: Call) -> None:
+    expected = moved(call).run()
+    kwargs = {name: moved_to(value, "cuda:1") for name, value in call.kwargs.items()}
+    other = call._replace(args=moved_to(call.args, "cuda:1"), kwargs=kwargs)
+    guards = ops_calls.guarded_outputs(other)
+    outputs = {name: guard.view for name, guard in guards.items()}
+    other.out(*other.args, **other.kwargs, **outputs)
+    for got in (other.run(), tuple(outputs.values())):
+        assert all(x.device == torch.device("cuda:1") for x in got)
+        assert_same_bits(moved_to(got, "cpu"), moved_to(expected, "cpu")[: len(got)])
+    assert torch.cuda.current_device() == 0
+
+
 @each_serving_call
 def test_inputs_are_left_alone(call: Call) -> None:
     gpu = moved(call)

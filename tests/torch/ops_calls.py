@@ -18,9 +18,7 @@ HEADS, TOPK, GROUPS, MAX_POS = 4, 6, 2, 16
 
 
 def as_tuple(result: Any) -> tuple[torch.Tensor, ...]:
-    """What a call returned, without the None of outputs that it did not ask for."""
-    results = result if isinstance(result, tuple) else (result,)
-    return tuple(one for one in results if one is not None)
+    return result if isinstance(result, tuple) else (result,)
 
 
 class Call(NamedTuple):
@@ -147,7 +145,7 @@ def block_sparse_prefill_fwd(q2k: torch.Tensor | None, **kwargs: Any) -> Call:
 def token_backward(call: Call, **kwargs: Any) -> Call:
     """The call of sparse_prefill_bwd for that of sparse_prefill_fwd."""
     q, kv, lists, scale = call.args
-    out, _, lse, *_ = call.run()
+    out, _, lse, _ = call.run()
     options = {name: value for name, value in call.kwargs.items() if name in ("topk_length", "sink_bias")}
     args = (bf16(*out.shape, seed=9), q, kv, out, lse, lists, scale)
     more = ("d_sink",) * ("sink_bias" in options) + ("kl_target_out",) * kwargs.get("kl_target", False)

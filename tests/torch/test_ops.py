@@ -95,9 +95,9 @@ def test_fake_outputs_look_like_real_ones(call: Call) -> None:
 
     def looks(result: Any) -> list[Any]:
         result = result if isinstance(result, tuple) else (result,)
-        return [None if t is None else (t.dtype, tuple(t.shape), t.stride()) for t in result]
+        return [(t.dtype, tuple(t.shape), t.stride()) for t in result]
 
-    assert looks(fake) == looks(meta) == looks(call.functional(*call.args, **call.kwargs))
+    assert looks(fake) == looks(meta) == looks(call.run())
 
 
 def test_every_operator_is_in_the_list() -> None:
@@ -111,9 +111,8 @@ def test_every_operator_is_in_the_list() -> None:
     assert found == {call.op for call in CALLS.values()} | helpers | on_gpus_alone
 
 
-def test_indexer_output_is_none_without_indexer() -> None:
-    call = sparse_prefill_fwd()
-    assert call.functional(*call.args)[3] is None
+def test_indexer_output_is_empty_without_indexer() -> None:
+    assert sparse_prefill_fwd().run()[3].shape == (0,)
     assert sparse_prefill_fwd(indexer_topk=TOPK).run()[3].shape == (5, HEADS)
 
 

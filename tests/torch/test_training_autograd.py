@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ops_calls
 import pytest
 import tilewise
 import torch
@@ -27,6 +28,7 @@ from ops_calls import (
     token_backward,
 )
 from torch import Tensor
+from torch.autograd import forward_ad
 
 ADVICE = "detach() it, or call under torch.no_grad() or torch.inference_mode()"
 
@@ -92,7 +94,7 @@ def test_gradients_are_those_of_the_backward_operator(call: Call, through_operat
     function = call.functional if through_operator else function_of(call)
     out, *logs = function(**changed)
     assert out.requires_grad
-    assert not any(t.requires_grad for t in logs if t is not None)
+    assert not any(t.requires_grad for t in logs)
     found = torch.autograd.grad(out, leaves, d_out_of(call))
     assert_same_bits(found, tuple(expected_gradients(call).values()))
 
@@ -108,6 +110,36 @@ def test_only_tensors_that_require_grad_get_one(call: Call) -> None:
         assert all(
             value.grad is None for key, value in changed.items() if isinstance(value, Tensor) and key != name
         )
+
+
+@each_forward
+@pytest.mark.parametrize("through_jvp", [True, False])
+def test_tangents_are_refused(call: Call, through_jvp: bool) -> None:
+    values = arguments(call)
+    for name in differentiable(call):
+
+        def run(tensor: Tensor, name: str = name) -> Tensor:
+            return function_of(call)(**{**values, name: tensor})[0]
+
+        tensor = values[name]
+        with pytest.raises(RuntimeError, match=f"^{call.op}: {name} must not have a tangent, "):
+            if through_jvp:
+                torch.func.jvp(run, (tensor,), (torch.ones_like(tensor),))
+            else:
+                with forward_ad.dual_level():
+                    run(forward_ad.make_dual(tensor, torch.ones_like(tensor)))
+
+
+def test_tangents_of_serving_operators_are_refused() -> None:
+    decode, rows = ops_calls.dense_decode(), bf16(3, 512)
+    values = arguments(decode)
+    with forward_ad.dual_level():
+        values["k_cache"] = forward_ad.make_dual(values["k_cache"], torch.ones_like(values["k_cache"]))
+        with pytest.raises(RuntimeError, match="^dense_decode: k_cache must not have a tangent, "):
+            tilewise.dense_decode(**values)
+        with pytest.raises(RuntimeError, match="^append_kv: kv must not have a tangent, "):
+            dual = forward_ad.make_dual(rows, torch.ones_like(rows))
+            tilewise.append_kv(dual, ops_calls.pages("v4_fp8"), i32(0, 1, 2))
 
 
 @each_forward

@@ -96,10 +96,11 @@ __device__ void finish_queries(const ForwardParams& p, const visit::QueryTile& t
   const float cos = rotation[lane];
   const float sin = rotation[kRopeDim / 2 + lane];
   constexpr int kWarps = kThreads / 32;
-  static_assert(kRows <= 32 * kWarps);
+  constexpr int kRowsOfWarp = kRows / kWarps;
+  static_assert(kRows % kWarps == 0 && kRowsOfWarp <= 32);
   float sum = 0.0f;  // of the warp's row number `lane`
 #pragma unroll 4
-  for (int i = 0; i < kRows / kWarps; ++i) {
+  for (int i = 0; i < kRowsOfWarp; ++i) {
     const int row = warp + i * kWarps;
     if (row >= tile.rows()) break;
     if (p.shape.q_norm) {
@@ -109,7 +110,7 @@ __device__ void finish_queries(const ForwardParams& p, const visit::QueryTile& t
     }
     rotate_query<kDim>(cos, sin, row, lane, queries);
   }
-  if (lane >= kRows / kWarps) return;
+  if (lane >= kRowsOfWarp) return;
   const int row = warp + lane * kWarps;
   float factor = common;
   if (p.shape.q_norm) factor *= 1.0f / sqrtf(sum / static_cast<float>(kDim) + p.shape.q_norm_eps);
