@@ -66,18 +66,20 @@ def training_sweep() -> str:
 def one_request() -> str:
     """What threads give where they share a single token."""
     report = json.loads((RESULTS / "cpu" / "scaling.json").read_text(encoding="utf-8"))
+    # As many threads as powers of two say: the report has all numbers.
+    sweeps = {
+        name: [point for point in points if point["threads"].bit_count() == 1]
+        for name, points in report["one_request"].items()
+    }
+    first = next(iter(sweeps.values()))
+    titles = [f"{p['threads']} thread{'s' if p['threads'] > 1 else ''} (ms)" for p in first]
     lines = [
-        f"One request of {report['one_request']['dense_decode, bf16'][0]['rows']:,} keys, one token:",
-        "",
+        f"| one token, {first[0]['rows']:,} keys | {' | '.join(titles)} |",
+        "|---|" + "---|" * len(titles),
     ]
-    for name, points in report["one_request"].items():
-        alone = points[0]["us"]
-        times = "; ".join(
-            f"{p['threads']} thread{'s' if p['threads'] > 1 else ''} {p['us'] / 1000:.1f} ms"
-            + (f", {alone / p['us']:.2f} times faster" if p["threads"] > 1 else "")
-            for p in points
-        )
-        lines.append(f"* {name}, {points[0]['heads']} heads: {times}")
+    for name, points in sweeps.items():
+        times = " | ".join(f"{point['us'] / 1000:.1f}" for point in points)
+        lines.append(f"| {name}, {points[0]['heads']} heads | {times} |")
     return "\n".join([*lines, "", f"{report['cpu']}; {report['commit']}."]) + "\n"
 
 
