@@ -97,8 +97,8 @@ def host_overhead() -> str:
             name, worst = max(rows, key=lambda item: item[1]["more_us"])
             parts.append(f"{worst['more_us']:.1f} us ({name}, {where}, torch {report['torch']})")
     return (
-        "A call under inference_mode, and outside of it, costs at most this much more host time than one of an "
-        f"empty operator: {'; '.join(parts)}.\n"
+        "A call under inference_mode, and outside of it, costs at most this much more host time than one of "
+        f"an empty operator: {'; '.join(parts)}.\n"
     )
 
 

@@ -32,7 +32,8 @@ def refuse_tangents(op: str, arguments: dict[str, Any]) -> None:
     for name, value in arguments.items():
         if isinstance(value, torch.Tensor) and forward_ad.unpack_dual(value).tangent is not None:
             raise RuntimeError(
-                f"{op}: {name} must not have a tangent, there is no forward-mode differentiation: unpack it first"
+                f"{op}: {name} must not have a tangent, there is no forward-mode differentiation: "
+                "unpack it first"
             )
 
 

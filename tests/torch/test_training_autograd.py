@@ -135,9 +135,9 @@ def test_tangents_of_serving_operators_are_refused() -> None:
     values = arguments(decode)
     with forward_ad.dual_level():
         values["k_cache"] = forward_ad.make_dual(values["k_cache"], torch.ones_like(values["k_cache"]))
-        with pytest.raises(RuntimeError, match="^dense_decode: k_cache must not have a tangent, "):
+        with pytest.raises(RuntimeError, match=r"^dense_decode: k_cache must not have a tangent, "):
             tilewise.dense_decode(**values)
-        with pytest.raises(RuntimeError, match="^append_kv: kv must not have a tangent, "):
+        with pytest.raises(RuntimeError, match=r"^append_kv: kv must not have a tangent, "):
             dual = forward_ad.make_dual(rows, torch.ones_like(rows))
             tilewise.append_kv(dual, ops_calls.pages("v4_fp8"), i32(0, 1, 2))
 
