@@ -17,10 +17,7 @@ def against_torch(name: str) -> str:
         json.loads(path.read_text(encoding="utf-8"))
         for path in sorted((RESULTS / "cpu").glob(f"{name}*.json"))
     ]
-    titles = [
-        f"{'with' if r['amx'] else 'without'} AMX, {r['threads']} thread{'s' if r['threads'] > 1 else ''}"
-        for r in reports
-    ]
+    titles = [f"{'with' if r['amx'] else 'without'} AMX, {threads_text(r['threads'])}" for r in reports]
     lines = [
         f"| times faster | {' | '.join(titles)} |",
         "|---|" + "---|" * len(titles),
@@ -36,6 +33,10 @@ def against_torch(name: str) -> str:
     lines += ["", "Medians of pairs. The machines' speed moves: only the two times of a pair are comparable."]
     lines += [""] + [f"* {title}: {described(report)}" for title, report in zip(titles, reports, strict=True)]
     return "\n".join(lines) + "\n"
+
+
+def threads_text(n: int) -> str:
+    return f"{n} thread{'s' if n > 1 else ''}"
 
 
 def described(report: dict[str, object]) -> str:
@@ -58,8 +59,10 @@ def training_sweep() -> str:
                 f"{row[f'{way}_ms']:.1f} | {row[f'{way}_ns_a_pair']:.2f}" for way in ("forward", "backward")
             )
             lines.append(f"| {mask} | {row['length']} | {row['pairs']} | {forward} | {backward} |")
-    threads = f"{report['threads']} thread{'s' if report['threads'] > 1 else ''}"
-    lines += ["", f"{report['shape']}; {report['cpu']}, {threads}; {report['commit']}."]
+    lines += [
+        "",
+        f"{report['shape']}; {report['cpu']}, {threads_text(report['threads'])}; {report['commit']}.",
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -72,7 +75,7 @@ def one_request() -> str:
         for name, points in report["one_request"].items()
     }
     first = next(iter(sweeps.values()))
-    titles = [f"{p['threads']} thread{'s' if p['threads'] > 1 else ''} (ms)" for p in first]
+    titles = [f"{threads_text(point['threads'])} (ms)" for point in first]
     lines = [
         f"| one token, {first[0]['rows']:,} keys | {' | '.join(titles)} |",
         "|---|" + "---|" * len(titles),
@@ -90,15 +93,14 @@ def host_overhead() -> str:
         report = json.loads(path.read_text(encoding="utf-8"))
         device = report.get("device", "cpu")
         where = f"{report['cpus']} CPUs" if device == "cpu" else f"tensors on an {device}"
-        for outside in (False, True):
-            rows = [
-                item for item in report["operators"].items() if item[0].endswith("inference_mode") == outside
-            ]
-            name, worst = max(rows, key=lambda item: item[1]["more_us"])
-            parts.append(f"{worst['more_us']:.1f} us ({name}, {where}, torch {report['torch']})")
+        most = []
+        for mode in ("operators", "outside_inference_mode"):
+            name, worst = max(report[mode].items(), key=lambda item: item[1]["more_us"])
+            most.append(f"{worst['more_us']:.1f} ({name})")
+        parts.append(f"{most[0]} and {most[1]} us, {where}, torch {report['torch']}, {report['commit']}")
     return (
-        "A call under inference_mode, and outside of it, costs at most this much more host time than one of "
-        f"an empty operator: {'; '.join(parts)}.\n"
+        "In one run each, the call that costs the most host time, under inference_mode and outside of it, "
+        f"takes this much longer than one of an empty operator: {'; '.join(parts)}. It moves with the host.\n"
     )
 
 

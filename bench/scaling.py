@@ -9,6 +9,7 @@ for each point the median time of a token in microseconds and its quartiles; the
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -38,10 +39,6 @@ SWEEPS: dict[str, list[Point]] = {
     "topk": [Point(topk=topk) for topk in (64, 128, 256, 512, 1024, 2048)],
     "heads": [Point(heads=heads) for heads in (1, 2, 4, 8, 16, 32, 64, 128)],
     "threads": [Point(threads=n) for n in range(1, len(os.sched_getaffinity(0)) + 1)],
-}
-ONE_REQUEST = {
-    "dense_decode, bf16": [point._replace(rows=LONG, topk=LONG, heads=16) for point in SWEEPS["threads"]],
-    "sparse_decode, v41_fp8": [point._replace(rows=LONG, topk=LONG) for point in SWEEPS["threads"]],
 }
 
 
@@ -73,6 +70,11 @@ def dense_decode(point: Point) -> Callable[[], object]:
 
 
 OPERATORS = {"sparse_prefill_fwd, bf16": sparse_prefill_fwd, "sparse_decode, v41_fp8": sparse_decode}
+# With the point that all numbers of threads have in common.
+ONE_REQUEST = {
+    "dense_decode, bf16": (dense_decode, Point(rows=LONG, topk=LONG, heads=16)),
+    "sparse_decode, v41_fp8": (functools.partial(sparse_decode, tokens=1), Point(rows=LONG, topk=LONG)),
+}
 
 
 def microseconds(run: Callable[[], object]) -> float:
@@ -114,9 +116,9 @@ def main() -> int:
             for sweep, points in SWEEPS.items():
                 operators[name][sweep] = measure([make(point) for point in points], points, options.rounds)
                 print(f"{name}: {sweep}", file=sys.stderr, flush=True)
-        for name, points in ONE_REQUEST.items():
-            run = dense_decode(points[0]) if name.startswith("dense") else sparse_decode(points[0], tokens=1)
-            one_request[name] = measure([run] * len(points), points, options.rounds, tokens=1)
+        for name, (make, point) in ONE_REQUEST.items():
+            points = [point._replace(threads=p.threads) for p in SWEEPS["threads"]]
+            one_request[name] = measure([make(point)] * len(points), points, options.rounds, tokens=1)
             print(f"one request: {name}", file=sys.stderr, flush=True)
     report = {"tokens": TOKENS, "operators": operators, "one_request": one_request}
     print(json.dumps({**describe_machine(), **report}, indent=2))

@@ -142,7 +142,7 @@ def cosine(got: Tensor, exact: Tensor) -> float:
 
 
 LEAST_COSINE = 0.99999
-LEAST_COSINE_OF_CANCELLED_SINK = 0.9998
+LEAST_COSINE_OF_CANCELLED_SINK = 0.9998  # of d_sink, where the formula itself is off from autograd
 ROUNDING = 1e-5  # what fp32 arithmetic leaves of gradients that cancel to 0
 
 
