@@ -73,6 +73,8 @@ def check_training(v: torch.Tensor) -> None:
     for name, lists in (("dense_prefill", ()), ("block_sparse_prefill", (block,))):
         out, lse = call(f"{name}_fwd", q, k, values, *lists, *lengths)
         check(f"{name}_fwd", out, v[:128], 2**-7)
+        again, _ = call(f"{name}_fwd_no_grad", q, k, values, *lists, *lengths)
+        check(f"{name}_fwd_no_grad", again, out)
         dq, dk, dv, _ = call(f"{name}_bwd", ones, q, k, values, out, lse, *lists, *lengths)
         check(f"{name}_bwd", dq, torch.zeros(1), 2**-4)
         check(f"{name}_bwd", dk, torch.zeros(1), 2**-4)
@@ -106,6 +108,8 @@ def main() -> None:
     check("sparse_decode", out, row, 2**-7)
     out, _, lse, _ = call("sparse_prefill_fwd", q, rows[:, None], lists[:, None], 0.05)
     check("sparse_prefill_fwd", out, v, 2**-7)
+    again, *_ = call("sparse_prefill_fwd_no_grad", q, rows[:, None], lists[:, None], 0.05)
+    check("sparse_prefill_fwd_no_grad", again, out)
     ones = torch.ones_like(out)
     dq, dkv, *_ = call("sparse_prefill_bwd", ones, q, rows[:, None], out, lse, lists[:, None], 0.05)
     check("sparse_prefill_bwd", dq, torch.zeros(1), 2**-4)

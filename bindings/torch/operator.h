@@ -40,6 +40,12 @@ void implement_out(torch::stable::detail::StableLibrary& library) {
   library.impl((std::string(Operator::kName) + ".out").c_str(), &call_out<Operator>);
 }
 
+/// The functional form that torch does not differentiate.
+template <class Operator>
+void implement_no_grad(torch::stable::detail::StableLibrary& library) {
+  library.impl((std::string(Operator::kName) + "_no_grad").c_str(), &call_functional<Operator>);
+}
+
 template <class Operator>
 void implement(torch::stable::detail::StableLibrary& library) {
   library.impl(Operator::kName, &call_functional<Operator>);

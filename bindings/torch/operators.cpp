@@ -120,7 +120,7 @@ struct SparseDecodePlan : DecodePlan<SparseDecodeArgs> {
   }
 };
 
-struct SparsePrefillFwd {
+struct SparsePrefillFwdNoGrad {
   static constexpr const char* kName = "sparse_prefill_fwd";
   using Args = SparsePrefillFwdArgs;
 
@@ -133,6 +133,19 @@ struct SparsePrefillFwd {
     args.topk_length = in.optional_tensor("topk_length");
     args.attn_sink = in.optional_tensor("attn_sink");
     args.sink_bias = in.optional_tensor("sink_bias");
+  }
+  static void allocate(Outputs& outputs, Args& args) {
+    const int64_t s_q = size_or_zero(args.q, 0);
+    const int64_t h_q = size_or_zero(args.q, 1);
+    args.out = outputs.empty(DType::kBF16, {s_q, h_q, std::clamp<int64_t>(args.d_v, 0, kHeadSize)});
+    args.max_logits = outputs.empty(DType::kFP32, {s_q, h_q});
+    args.lse = outputs.empty(DType::kFP32, {s_q, h_q});
+  }
+};
+
+struct SparsePrefillFwd : SparsePrefillFwdNoGrad {
+  static void read(Inputs& in, Args& args) {
+    SparsePrefillFwdNoGrad::read(in, args);
     args.indexer_topk = in.integer();
   }
   static void take(Inputs& in, Args& args) {
@@ -142,13 +155,9 @@ struct SparsePrefillFwd {
     args.lse_indexer = in.optional_output("lse_indexer");
   }
   static void allocate(Outputs& outputs, Args& args) {
-    const int64_t s_q = size_or_zero(args.q, 0);
-    const int64_t h_q = size_or_zero(args.q, 1);
-    args.out = outputs.empty(DType::kBF16, {s_q, h_q, std::clamp<int64_t>(args.d_v, 0, kHeadSize)});
-    args.max_logits = outputs.empty(DType::kFP32, {s_q, h_q});
-    args.lse = outputs.empty(DType::kFP32, {s_q, h_q});
+    SparsePrefillFwdNoGrad::allocate(outputs, args);
     if (args.indexer_topk != 0) {
-      args.lse_indexer = outputs.empty(DType::kFP32, {s_q, h_q});
+      args.lse_indexer = outputs.empty(DType::kFP32, {size_or_zero(args.q, 0), size_or_zero(args.q, 1)});
     } else {
       outputs.nothing();
     }
@@ -482,6 +491,7 @@ void implement_all(torch::stable::detail::StableLibrary& library) {
   implement<DenseDecodePlan>(library);
   implement<SparseDecodePlan>(library);
   implement<SparsePrefillFwd>(library);
+  implement_no_grad<SparsePrefillFwdNoGrad>(library);
   implement<FusedPrefill>(library);
   implement<FusedDecode>(library);
   implement<FusedDecodePartials>(library);

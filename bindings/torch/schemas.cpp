@@ -1,5 +1,8 @@
 // All schemas in one table. A functional operator returns new tensors; its overload `out` has the same
-// arguments, then every output as a mutable one, and returns nothing.
+// arguments, then every output as a mutable one, and returns nothing. Where a functional operator is
+// differentiable, one with `_no_grad` behind its name is not: torch's autograd in Python, which costs as much
+// as everything else that a call does on the host, has no part in it. (An overload of that kind brings torch
+// down when it unloads the library.)
 #include "schemas.h"
 
 // The arguments that several operators share.
@@ -19,9 +22,10 @@
   "Tensor q, Tensor kv_cache, Tensor indices, str? record=None, Tensor? topk_length=None, "     \
   "Tensor? extra_cache=None, Tensor? extra_indices=None, Tensor? extra_topk_length=None, str? " \
   "extra_record=None"
-#define SPARSE_PREFILL_FWD                                                                            \
+#define SPARSE_PREFILL                                                                                \
   "Tensor q, Tensor kv, Tensor indices, float softmax_scale, int d_v=512, Tensor? topk_length=None, " \
-  "Tensor? attn_sink=None, Tensor? sink_bias=None, int indexer_topk=0"
+  "Tensor? attn_sink=None, Tensor? sink_bias=None"
+#define SPARSE_PREFILL_FWD SPARSE_PREFILL ", int indexer_topk=0"
 #define SPARSE_PREFILL_BWD                                                                           \
   "Tensor d_out, Tensor q, Tensor kv, Tensor out, Tensor lse, Tensor indices, float softmax_scale, " \
   "int d_v=512, Tensor? topk_length=None, Tensor? sink_bias=None, bool kl_target=False, "            \
@@ -70,6 +74,7 @@ constexpr const char* kNative[] = {
     // lse_indexer has no element where indexer_topk is 0; the overload then wants it left out.
     "sparse_prefill_fwd(" SPARSE_PREFILL_FWD
     ") -> (Tensor out, Tensor max_logits, Tensor lse, Tensor lse_indexer)",
+    "sparse_prefill_fwd_no_grad(" SPARSE_PREFILL ") -> (Tensor out, Tensor max_logits, Tensor lse)",
     "sparse_prefill_fwd.out(" SPARSE_PREFILL_FWD
     ", *, Tensor(a!) out, Tensor(b!) max_logits, Tensor(c!) lse, Tensor(d!)? lse_indexer=None) -> ()",
     // d_sink and kl_target have no element where they are not wanted; the overload then wants them left out.
@@ -77,12 +82,15 @@ constexpr const char* kNative[] = {
     "sparse_prefill_bwd.out(" SPARSE_PREFILL_BWD
     ", *, Tensor(a!) dq, Tensor(b!) dkv, Tensor(c!)? d_sink=None, Tensor(d!)? kl_target_out=None) -> ()",
     "dense_prefill_fwd(Tensor q, Tensor k, Tensor v, " DENSE_PREFILL ") -> (Tensor out, Tensor lse)",
+    "dense_prefill_fwd_no_grad(Tensor q, Tensor k, Tensor v, " DENSE_PREFILL ") -> (Tensor out, Tensor lse)",
     "dense_prefill_fwd.out(Tensor q, Tensor k, Tensor v, " DENSE_PREFILL
     ", *, Tensor(a!) out, Tensor(b!) lse) -> ()",
     "dense_prefill_bwd(" VARLEN_BACKWARD DENSE_PREFILL
     ", bool deterministic=True) -> (Tensor dq, Tensor dk, Tensor dv, Tensor d_sink)",
     "dense_prefill_bwd.out(" VARLEN_BACKWARD DENSE_PREFILL ", bool deterministic=True" VARLEN_GRADIENTS,
     "block_sparse_prefill_fwd(Tensor q, Tensor k, Tensor v, " BLOCK_SPARSE_PREFILL
+    ") -> (Tensor out, Tensor lse)",
+    "block_sparse_prefill_fwd_no_grad(Tensor q, Tensor k, Tensor v, " BLOCK_SPARSE_PREFILL
     ") -> (Tensor out, Tensor lse)",
     "block_sparse_prefill_fwd.out(Tensor q, Tensor k, Tensor v, " BLOCK_SPARSE_PREFILL
     ", *, Tensor(a!) out, Tensor(b!) lse) -> ()",

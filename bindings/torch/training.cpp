@@ -282,8 +282,10 @@ void invert_functional(StableIValue* stack, uint64_t num_inputs, uint64_t) {
 
 void implement_training(torch::stable::detail::StableLibrary& library) {
   implement<DensePrefillFwd>(library);
+  implement_no_grad<DensePrefillFwd>(library);
   implement<DensePrefillBwd>(library);
   implement<BlockSparsePrefillFwd>(library);
+  implement_no_grad<BlockSparsePrefillFwd>(library);
   implement<BlockSparsePrefillBwd>(library);
   implement<SparsePrefillBwd>(library);
   implement<ExpandBlockSelection>(library);

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import torch
@@ -10,9 +9,6 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
 from tilewise import _ops
-
-# torch's own guard, which has no public name.
-_BELOW_AUTOGRAD = getattr(torch._C, "_AutoDispatchBelowAutograd", contextlib.nullcontext)
 
 NOT_DIFFERENTIABLE = "the operator is not differentiable"
 
@@ -47,7 +43,7 @@ def _listed(names: tuple[str, ...]) -> str:
 
 
 class Operator:
-    """An operator of torch.ops.tilewise in both of its forms.
+    """An operator of torch.ops.tilewise in all of its forms.
 
     Args:
         name: the operator's.
@@ -62,6 +58,12 @@ class Operator:
         inputs = [a for a in packet.out._schema.arguments if not a.kwarg_only]
         self._name = name
         self._functional = packet.default
+        # For calls without gradients. It may lack the last arguments, and the outputs that they ask for.
+        self._no_grad = None
+        self._most_no_grad = 0
+        if differentiable:
+            self._no_grad = getattr(torch.ops.tilewise, f"{name}_no_grad").default
+            self._most_no_grad = len(self._no_grad._schema.arguments)
         self._out = packet.out
         self._inputs = tuple(a.name for a in inputs)
         self._tensors = tuple(i for i, a in enumerate(inputs) if "Tensor" in str(a.type))
@@ -75,31 +77,28 @@ class Operator:
         """Calls the operator.
 
         Args:
-            args: all arguments, in the schema's order.
+            args: the arguments in the schema's order. Those at the end that have their defaults may be missing.
             given: the caller's outputs in the schema's order, None for those to allocate. Outputs at the end
                 may be missing; one that the functional operator does not return is not allocated.
 
         Returns:
-            Without outputs of the caller's what the functional operator returns; else a tuple of the same
-            outputs as far as `given` goes, where those that were given are the same objects. What the call
-            does not ask for is None there, and without elements from the functional operator.
+            Without outputs of the caller's what the functional operator returns, at least as far as `given`
+            goes; else a tuple of the same outputs as far as `given` goes, where those that were given are the
+            same objects. What the call does not ask for is None there, and without elements from the
+            functional operator.
         """
         if in_dual_level():
             outputs = zip(self._outputs, given, strict=False)
-            refuse_tangents(self._name, dict(zip(self._inputs, args, strict=True)) | dict(outputs))
+            refuse_tangents(self._name, dict(zip(self._inputs, args, strict=False)) | dict(outputs))
         tracks = torch.is_grad_enabled() and self._any_requires_grad(args, given)
         if tracks:
-            self._check_grad(dict(zip(self._inputs, args, strict=True)), given)
+            self._check_grad(dict(zip(self._inputs, args, strict=False)), given)
         for output in given:
             if output is not None:
                 return self._call_out(args, given)
-        if self._differentiable and not (
-            tracks or torch.compiler.is_compiling() or torch.is_inference_mode_enabled()
-        ):
-            # torch's autograd in Python costs more than everything else that a call does on the host.
-            with _BELOW_AUTOGRAD():
-                return self._functional(*args)
-        return self._functional(*args)
+        if tracks or len(args) > self._most_no_grad:
+            return self._functional(*args)
+        return self._no_grad(*args)
 
     def _any_requires_grad(self, args: tuple[Any, ...], given: tuple[torch.Tensor | None, ...]) -> bool:
         try:

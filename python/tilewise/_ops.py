@@ -348,11 +348,11 @@ OUTPUTS: dict[str, Callable[..., tuple[Look, ...]]] = {
 }
 
 
-def _fake(outputs: Callable[..., tuple[Look, ...]]) -> Callable[..., object]:
-    """The functional operator without its work."""
+def _fake(outputs: Callable[..., tuple[Look, ...]], count: int | None = None) -> Callable[..., object]:
+    """The functional operator without its work; only its first `count` outputs."""
 
     def fake(like, *args, **kwargs):
-        made = tuple(look.new(like) for look in outputs(like, *args, **kwargs))
+        made = tuple(look.new(like) for look in outputs(like, *args, **kwargs)[:count])
         return made if len(made) > 1 else made[0]
 
     return fake
@@ -374,6 +374,9 @@ _FAKES["invert_block_selection"] = _fake_invert_block_selection
 for _name, _function in _FAKES.items():
     torch.library.register_fake(f"tilewise::{_name}", _function)
     torch.library.register_fake(f"tilewise::{_name}.out", _nothing)
+for _name in ("sparse_prefill_fwd", "dense_prefill_fwd", "block_sparse_prefill_fwd"):
+    _returns = getattr(torch.ops.tilewise, f"{_name}_no_grad").default._schema.returns
+    torch.library.register_fake(f"tilewise::{_name}_no_grad", _fake(OUTPUTS[_name], len(_returns)))
 torch.library.register_fake("tilewise::append_kv", _nothing)
 torch.library.register_fake("tilewise::noop", _nothing)
 

@@ -266,10 +266,10 @@ def sparse_prefill_fwd(
         RuntimeError: an argument is not as above, requires grad without having a gradient, or is attn_sink or
             an output where gradients are wanted. Nothing has been written then.
     """
-    args = (q, kv, indices, softmax_scale, d_v, topk_length, attn_sink, sink_bias, indexer_topk)
+    args = (q, kv, indices, softmax_scale, d_v, topk_length, attn_sink, sink_bias)
     if indexer_topk == 0 and lse_indexer is None:
         return _SPARSE_PREFILL_FWD.call(args, (out, max_logits, lse))[:3]
-    return _SPARSE_PREFILL_FWD.call(args, (out, max_logits, lse, lse_indexer))
+    return _SPARSE_PREFILL_FWD.call((*args, indexer_topk), (out, max_logits, lse, lse_indexer))
 
 
 def combine_partials(

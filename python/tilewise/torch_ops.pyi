@@ -153,6 +153,44 @@ class _BlockSparsePrefillFwd:
 
 block_sparse_prefill_fwd: _BlockSparsePrefillFwd
 
+class _BlockSparsePrefillFwdNoGrad:
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        q2k: Tensor | None,
+        cu_seqlens_q: Tensor,
+        cu_seqlens_k: Tensor,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        softmax_scale: float,
+        q_block: int = 128,
+        kv_block: int = 128,
+        causal: bool = True,
+        window: Sequence[int] = (-1, -1),
+        sink_bias: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
+    def default(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        q2k: Tensor | None,
+        cu_seqlens_q: Tensor,
+        cu_seqlens_k: Tensor,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        softmax_scale: float,
+        q_block: int = 128,
+        kv_block: int = 128,
+        causal: bool = True,
+        window: Sequence[int] = (-1, -1),
+        sink_bias: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
+
+block_sparse_prefill_fwd_no_grad: _BlockSparsePrefillFwdNoGrad
+
 class _CombinePartials:
     def __call__(
         self,
@@ -412,6 +450,38 @@ class _DensePrefillFwd:
     ) -> None: ...
 
 dense_prefill_fwd: _DensePrefillFwd
+
+class _DensePrefillFwdNoGrad:
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cu_seqlens_q: Tensor,
+        cu_seqlens_k: Tensor,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        softmax_scale: float,
+        causal: bool = False,
+        window: Sequence[int] = (-1, -1),
+        sink_bias: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
+    def default(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cu_seqlens_q: Tensor,
+        cu_seqlens_k: Tensor,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        softmax_scale: float,
+        causal: bool = False,
+        window: Sequence[int] = (-1, -1),
+        sink_bias: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
+
+dense_prefill_fwd_no_grad: _DensePrefillFwdNoGrad
 
 class _DequantizeKv:
     def __call__(
@@ -965,3 +1035,29 @@ class _SparsePrefillFwd:
     ) -> None: ...
 
 sparse_prefill_fwd: _SparsePrefillFwd
+
+class _SparsePrefillFwdNoGrad:
+    def __call__(
+        self,
+        q: Tensor,
+        kv: Tensor,
+        indices: Tensor,
+        softmax_scale: float,
+        d_v: int = 512,
+        topk_length: Tensor | None = None,
+        attn_sink: Tensor | None = None,
+        sink_bias: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
+    def default(
+        self,
+        q: Tensor,
+        kv: Tensor,
+        indices: Tensor,
+        softmax_scale: float,
+        d_v: int = 512,
+        topk_length: Tensor | None = None,
+        attn_sink: Tensor | None = None,
+        sink_bias: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
+
+sparse_prefill_fwd_no_grad: _SparsePrefillFwdNoGrad

@@ -15,6 +15,10 @@ from tilewise import _ops
 
 ops = torch.ops.tilewise
 HEADS, TOPK, GROUPS, MAX_POS = 4, 6, 2, 16
+# Operators that torch does not differentiate, beside those of the same names that it does.
+NO_GRAD = {
+    f"{name}_no_grad" for name in ("block_sparse_prefill_fwd", "dense_prefill_fwd", "sparse_prefill_fwd")
+}
 
 
 def as_tuple(result: Any) -> tuple[torch.Tensor, ...]:

@@ -29,6 +29,7 @@ from ops_calls import (
 )
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
 
 ADVICE = "detach() it, or call under torch.no_grad() or torch.inference_mode()"
 
@@ -140,6 +141,48 @@ def test_tangents_of_serving_operators_are_refused() -> None:
         with pytest.raises(RuntimeError, match=r"^append_kv: kv must not have a tangent, "):
             dual = forward_ad.make_dual(rows, torch.ones_like(rows))
             tilewise.append_kv(dual, ops_calls.pages("v4_fp8"), i32(0, 1, 2))
+
+
+def no_grad_form(call: Call) -> Any:
+    return getattr(ops, f"{call.op}_no_grad").default
+
+
+@each_forward
+def test_without_gradients_has_the_operators_bits(call: Call) -> None:
+    given = {name: value for name, value in arguments(call).items() if name != "indexer_topk"}
+    found = no_grad_form(call)(**given)
+    assert_same_bits(found, call.functional(**given)[: len(found)])
+    check_operator(no_grad_form(call), (), given)
+
+
+class Recorder(TorchDispatchMode):
+    """The operators that were called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.called.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+@each_forward
+def test_gradients_alone_take_the_way_through_autograd(call: Call) -> None:
+    has_other_form = "indexer_topk" not in arguments(call)
+    without = no_grad_form(call) if has_other_form else call.functional
+    changed, _ = with_leaves(call, *differentiable(call))
+    with Recorder() as recorder:
+        call.run_native()
+        with torch.no_grad():
+            function_of(call)(**changed)
+        with torch.inference_mode():
+            call.run_native()
+    assert recorder.called == [without] * 3
+    with Recorder() as recorder:
+        function_of(call)(**changed)
+    assert recorder.called.count(call.functional) == 1
+    assert without == call.functional or without not in recorder.called
 
 
 @each_forward
@@ -380,4 +423,4 @@ def test_exported_layer_gives_equal_bits() -> None:
         assert_same_bits(program.module()(*inputs), module(*inputs))
     called = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
     names = ("dense_prefill_fwd", "block_sparse_prefill_fwd", "sparse_prefill_fwd")
-    assert {f"tilewise.{name}.default" for name in names} <= called
+    assert {f"tilewise.{name}_no_grad.default" for name in names} <= called

@@ -2,12 +2,15 @@
 //
 //   registers    0..3 a block of 2 x 2 sums, 4 and 5 its A, 6 and 7 its B. Where only one row or column of
 //                sums is left, the others are not touched.
+//   a step       4 and 6 are there when it begins; 7 and 5 are loaded between the four products, and so are
+//                4 and 6 of the next step, or of the next block
 //
 // The registers' shape never changes: keys past the tile's end are read from its buffer, and their scores
 // written to it, but they take no part in a sum.
 #include "cpu/tile/bf16.h"
 
 #if defined(__x86_64__)
+#include <algorithm>
 #include <array>
 
 #include "cpu/tile/bf16_products-inl.h"
@@ -39,14 +42,37 @@ class AmxUnit {
  public:
   static constexpr int64_t kBlockRows = 2 * kRegisterRows;
 
-  template <bool kContinue, class Meanwhile>
-  TW_BF16 static void multiply(const Block& x, int64_t rows, int64_t columns, const Meanwhile& meanwhile) {
-    if (rows > kRegisterRows) {
-      columns > 1 ? multiply_block<2, 2, kContinue>(x, meanwhile)
-                  : multiply_block<2, 1, kContinue>(x, meanwhile);
-    } else {
-      columns > 1 ? multiply_block<1, 2, kContinue>(x, meanwhile)
-                  : multiply_block<1, 1, kContinue>(x, meanwhile);
+  template <bool kContinue, size_t kTerms, class Meanwhile>
+  TW_BF16 static void multiply(const Product& x, const Meanwhile& meanwhile) {
+    // Copies, because the instructions' clobbers would have what lies in memory read again at every step.
+    const Walk walk{x.steps, x.a_stride, x.a_next, x.a_step, x.b_next, x.c_stride};
+    const int64_t rows = x.rows;
+    const int64_t columns = x.columns;
+    std::byte* row_c = x.c;
+    Operands<kTerms> start(x);  // of a row of blocks
+    TW_LOAD_TILE(4, start.a[0], walk.a_stride);
+    TW_LOAD_TILE(6, start.b[0], 64);
+    for (int64_t row = 0; row < rows; row += kBlockRows) {
+      Operands<kTerms> here = start;
+      std::byte* c = row_c;
+      row_c += kBlockRows * walk.c_stride;
+      start.move_a(2 * walk.a_next);
+      // Behind the last row nothing may be read: there the first row's operands are loaded, and not used.
+      if (row + kBlockRows >= rows) start = Operands<kTerms>(x);
+      for (int64_t column = 0; column < columns; column += 2) {
+        Operands<kTerms> next = here;
+        next.move_b(2 * walk.b_next);
+        if (column + 2 >= columns) next = start;
+        if (rows - row > kRegisterRows) {
+          columns - column > 1 ? multiply_block<2, 2, kContinue>(walk, here, next, c, meanwhile)
+                               : multiply_block<2, 1, kContinue>(walk, here, next, c, meanwhile);
+        } else {
+          columns - column > 1 ? multiply_block<1, 2, kContinue>(walk, here, next, c, meanwhile)
+                               : multiply_block<1, 1, kContinue>(walk, here, next, c, meanwhile);
+        }
+        here = next;
+        c += 2 * kNextColumn;
+      }
     }
   }
 
@@ -58,56 +84,84 @@ class AmxUnit {
   static void leave() { asm volatile("tilerelease" ::); }
 
  private:
-  /// A block of kA x kB registers of sums.
-  template <int kA, int kB, bool kContinue, class Meanwhile>
-  TW_BF16 static void multiply_block(const Block& x, const Meanwhile& meanwhile) {
-    // Copies, because the instructions' clobbers would have what lies in memory read again at every step.
-    const int64_t terms = x.terms;
-    const int64_t steps = x.steps;
-    const int64_t a_stride = x.a_stride;
-    const int64_t a_next = x.a_next;
-    const int64_t a_step = x.a_step;
-    const int64_t b_next = x.b_next;
-    const int64_t c_stride = x.c_stride;
-    std::byte* upper = x.c;
-    std::byte* lower = upper + kRegisterRows * c_stride;
-    constexpr int64_t kNextColumn = kRegisterRows * 4;
+  static constexpr int64_t kNextColumn = kRegisterRows * 4;
+
+  /// The strides of a Product.
+  struct Walk {
+    int64_t steps;
+    int64_t a_stride;
+    int64_t a_next;
+    int64_t a_step;
+    int64_t b_next;
+    int64_t c_stride;
+  };
+
+  /// Where a block's operands begin.
+  template <size_t kTerms>
+  struct Operands {
+    std::array<const std::byte*, kTerms> a;
+    std::array<const std::byte*, kTerms> b;
+
+    explicit Operands(const Product& x) {
+      std::copy_n(x.a.begin(), kTerms, a.begin());
+      std::copy_n(x.b.begin(), kTerms, b.begin());
+    }
+    void move_a(int64_t bytes) {
+      for (auto& term : a) term += bytes;
+    }
+    void move_b(int64_t bytes) {
+      for (auto& term : b) term += bytes;
+    }
+  };
+
+  /// A block of kA x kB registers of sums. Its first registers of A and B are there already, and it leaves
+  /// the next block's there: they are on their way while this block's sums are stored.
+  template <int kA, int kB, bool kContinue, size_t kTerms, class Meanwhile>
+  TW_BF16 [[gnu::always_inline]] static void multiply_block(const Walk walk, const Operands<kTerms>& here,
+                                                            const Operands<kTerms>& next, std::byte* upper,
+                                                            const Meanwhile& meanwhile) {
+    std::byte* lower = upper + kRegisterRows * walk.c_stride;
     if constexpr (kContinue) {
-      TW_LOAD_TILE(0, upper, c_stride);
-      if constexpr (kB == 2) TW_LOAD_TILE(1, upper + kNextColumn, c_stride);
-      if constexpr (kA == 2) TW_LOAD_TILE(2, lower, c_stride);
-      if constexpr (kA == 2 && kB == 2) TW_LOAD_TILE(3, lower + kNextColumn, c_stride);
+      TW_LOAD_TILE(0, upper, walk.c_stride);
+      if constexpr (kB == 2) TW_LOAD_TILE(1, upper + kNextColumn, walk.c_stride);
+      if constexpr (kA == 2) TW_LOAD_TILE(2, lower, walk.c_stride);
+      if constexpr (kA == 2 && kB == 2) TW_LOAD_TILE(3, lower + kNextColumn, walk.c_stride);
     } else {
       TW_ZERO_TILE(0);
       if constexpr (kB == 2) TW_ZERO_TILE(1);
       if constexpr (kA == 2) TW_ZERO_TILE(2);
       if constexpr (kA == 2 && kB == 2) TW_ZERO_TILE(3);
     }
-    for (int64_t term = 0; term < terms; ++term) {
-      const std::byte* a = x.a[term];
-      const std::byte* b = x.b[term];
-      for (int64_t i = 0; i < steps; ++i) {
-        TW_LOAD_TILE(4, a, a_stride);
-        TW_LOAD_TILE(6, b, 64);
+#pragma GCC unroll 2
+    for (size_t term = 0; term < kTerms; ++term) {
+      const std::byte* a = here.a[term];
+      const std::byte* b = here.b[term];
+      const std::byte* then_a = term + 1 < kTerms ? here.a[(term + 1) % kTerms] : next.a[0];
+      const std::byte* then_b = term + 1 < kTerms ? here.b[(term + 1) % kTerms] : next.b[0];
+      for (int64_t i = walk.steps; i > 0; --i) {
+        const std::byte* a_after = i > 1 ? a + walk.a_step : then_a;
+        const std::byte* b_after = i > 1 ? b + kRegisterBytes : then_b;
         TW_MULTIPLY(0, 4, 6);
         if constexpr (kB == 2) {
-          TW_LOAD_TILE(7, b + b_next, 64);
+          TW_LOAD_TILE(7, b + walk.b_next, 64);
           TW_MULTIPLY(1, 4, 7);
         }
+        TW_LOAD_TILE(4, a_after, walk.a_stride);
         if constexpr (kA == 2) {
-          TW_LOAD_TILE(5, a + a_next, a_stride);
+          TW_LOAD_TILE(5, a + walk.a_next, walk.a_stride);
           TW_MULTIPLY(2, 5, 6);
-          if constexpr (kB == 2) TW_MULTIPLY(3, 5, 7);
         }
-        a += a_step;
-        b += kRegisterBytes;
+        TW_LOAD_TILE(6, b_after, 64);
+        if constexpr (kA == 2 && kB == 2) TW_MULTIPLY(3, 5, 7);
+        a = a_after;
+        b = b_after;
         meanwhile();
       }
     }
-    TW_STORE_TILE(0, upper, c_stride);
-    if constexpr (kB == 2) TW_STORE_TILE(1, upper + kNextColumn, c_stride);
-    if constexpr (kA == 2) TW_STORE_TILE(2, lower, c_stride);
-    if constexpr (kA == 2 && kB == 2) TW_STORE_TILE(3, lower + kNextColumn, c_stride);
+    TW_STORE_TILE(0, upper, walk.c_stride);
+    if constexpr (kB == 2) TW_STORE_TILE(1, upper + kNextColumn, walk.c_stride);
+    if constexpr (kA == 2) TW_STORE_TILE(2, lower, walk.c_stride);
+    if constexpr (kA == 2 && kB == 2) TW_STORE_TILE(3, lower + kNextColumn, walk.c_stride);
   }
 };
 

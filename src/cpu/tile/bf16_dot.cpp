@@ -18,9 +18,17 @@ class DotUnit {
  public:
   static constexpr int64_t kBlockRows = 8;
 
-  template <bool kContinue, class Meanwhile>
-  TW_BF16 static void multiply(const Block& x, int64_t, int64_t columns, const Meanwhile& meanwhile) {
-    columns > 1 ? multiply_block<2, kContinue>(x, meanwhile) : multiply_block<1, kContinue>(x, meanwhile);
+  template <bool kContinue, size_t kTerms, class Meanwhile>
+  TW_BF16 static void multiply(const Product& x, const Meanwhile& meanwhile) {
+    for (int64_t row = 0; row < x.rows; row += kBlockRows) {
+      for (int64_t column = 0; column < x.columns; column += 2) {
+        Product block = x.columns_from(column, 2);
+        for (auto& a : block.a) a += row / kRegisterRows * x.a_next + row % kRegisterRows * x.a_stride;
+        block.c += row * x.c_stride;
+        x.columns - column > 1 ? multiply_block<2, kContinue, kTerms>(block, meanwhile)
+                               : multiply_block<1, kContinue, kTerms>(block, meanwhile);
+      }
+    }
   }
 
   static void enter() {}
@@ -51,8 +59,8 @@ class DotUnit {
     }
   }
 
-  template <int kB, bool kContinue, class Meanwhile>
-  TW_BF16 static void multiply_block(const Block& x, const Meanwhile& meanwhile) {
+  template <int kB, bool kContinue, size_t kTerms, class Meanwhile>
+  TW_BF16 static void multiply_block(const Product& x, const Meanwhile& meanwhile) {
     const int64_t c_stride = x.c_stride / 4;
     auto* c = reinterpret_cast<float*>(x.c);
     __m512 sums[kBlockRows][kB];
@@ -63,7 +71,7 @@ class DotUnit {
       }
     }
     constexpr int64_t kPairs = kRegisterDepth / 2;
-    for (int64_t term = 0; term < x.terms; ++term) {
+    for (size_t term = 0; term < kTerms; ++term) {
       const std::byte* a = x.a[term];
       const std::byte* b = x.b[term];
       for (int64_t i = 0; i < x.steps; ++i) {

@@ -7,14 +7,14 @@
 //
 // B has in register row i and 32-bit column n the bf16 pair (b[2i][n], b[2i+1][n]).
 //
-// A unit multiplies a block of sums at a time, up to kBlockRows x 32 of them:
+// A unit has one function:
 //
-//   multiply<kContinue>(block, rows, columns, meanwhile)
+//   multiply<kContinue, kTerms>(product, meanwhile)
 //
-// `rows` rows and `columns` registers of 16 columns are left, this block's among them; what lies past the
-// last row, up to a register, may be read and written. The sums that lie in memory are continued (kContinue)
-// or overwritten. `meanwhile()` is called at every step along the sum. Subnormal numbers count as zero in
-// both units.
+// It works block by block, a block being as many sums as it holds in registers, all columns of one row of
+// blocks first. The sums that lie in memory are continued (kContinue) or overwritten. What lies past the last
+// row, up to a register, may be read and written. `meanwhile()` is called at every step along the sum.
+// Subnormal numbers count as zero in both units.
 #pragma once
 
 #include <algorithm>
@@ -27,13 +27,14 @@
 
 namespace tilewise::cpu {
 
-/// Where the operands of a block of sums lie; strides in bytes. The sum has `terms` parts of `steps`
-/// registers, which begin where `a` and `b` say. All but `pairs` pairs of a part's elements are zero.
-struct Block {
-  std::array<const std::byte*, kMaxTerms> a;
-  int64_t terms;
+/// C = A * B. Strides are in bytes. A sum has parts of `steps` registers, one for each term, which begin
+/// where `a` and `b` say. All but `pairs` pairs of a part's elements are zero.
+struct Product {
+  int64_t rows;
+  int64_t columns;  // in registers of 16
   int64_t steps;
   int64_t pairs;
+  std::array<const std::byte*, kMaxTerms> a;
   int64_t a_stride;  // between rows of a register
   int64_t a_next;    // to the next 16 rows
   int64_t a_step;    // along the sum
@@ -42,14 +43,12 @@ struct Block {
   std::byte* c;
   int64_t c_stride;
 
-  /// The block that begins at a row, a multiple of a unit's kBlockRows.
-  Block at_row(int64_t row) const {
-    Block block = *this;
-    for (int64_t term = 0; term < terms; ++term) {
-      block.a[term] += row / kRegisterRows * a_next + row % kRegisterRows * a_stride;
-    }
-    block.c += row * c_stride;
-    return block;
+  Product columns_from(int64_t column, int64_t count) const {
+    Product part = *this;
+    part.columns = count;
+    for (auto& b_of_term : part.b) b_of_term += column * b_next;
+    part.c += column * kRegisterRows * 4;
+    return part;
   }
 };
 
@@ -84,26 +83,20 @@ TW_BF16 void pack_q(const T* q, int64_t m, int64_t d, void* packed) {
 
 template <class Unit>
 TW_BF16 void scores(const KvTile<BF16>& k, int64_t d, const void* packed_q, int64_t m, float* s) {
-  const int64_t row_tiles = padded_rows(m) / kRegisterRows;
-  const int64_t q_tile_row = d / kRegisterDepth * kRegisterBytes;
-  Block x{};
-  x.terms = 1;
+  Product x{};
+  x.rows = k.count;
+  x.columns = padded_rows(m) / kRegisterRows;
+  x.steps = d / kRegisterDepth;
+  x.pairs = d / 2;
   x.a[0] = reinterpret_cast<const std::byte*>(k.rows);
   x.a_stride = k.ld * 2;
   x.a_next = kRegisterRows * x.a_stride;
   x.a_step = kRegisterDepth * 2;
-  x.b_next = q_tile_row;
+  x.b[0] = static_cast<const std::byte*>(packed_q);
+  x.b_next = x.steps * kRegisterBytes;
+  x.c = reinterpret_cast<std::byte*>(s);
   x.c_stride = padded_rows(m) * 4;
-  x.steps = d / kRegisterDepth;
-  x.pairs = d / 2;
-  for (int64_t key = 0; key < k.count; key += Unit::kBlockRows) {
-    Block block = x.at_row(key);
-    for (int64_t j = 0; j < row_tiles; j += 2) {
-      block.b[0] = static_cast<const std::byte*>(packed_q) + j * q_tile_row;
-      block.c = reinterpret_cast<std::byte*>(s) + key * x.c_stride + j * kRegisterRows * 4;
-      Unit::template multiply<false>(block, k.count - key, row_tiles - j, [] {});
-    }
-  }
+  Unit::template multiply<false, 1>(x, [] {});
 }
 
 // ---- P, V and the output ------------------------------------------------------------------------
@@ -177,7 +170,7 @@ TW_BF16 inline void pack_v(const KvTile<BF16>& v, int64_t d_v, void* packed) {
 
 /// While a panel is multiplied, the next one is packed.
 template <class Unit, bool kContinue, size_t kTerms>
-TW_BF16 void accumulate_panels(Block x, Terms terms, int64_t m, int64_t d) {
+TW_BF16 void accumulate_panels(Product x, Terms terms, int64_t d) {
   constexpr int64_t kColumns = 2 * kRegisterRows;
   alignas(64) uint16_t panels[2][kColumns * kPanelRows];
   const auto packer = [&](int64_t c) {
@@ -188,64 +181,56 @@ TW_BF16 void accumulate_panels(Block x, Terms terms, int64_t m, int64_t d) {
   };
   const PanelPacker<kTerms> first = packer(0);
   for (int64_t i = 0; i < first.pairs(); ++i) first.pack(i);
-  const int64_t blocks = (m + Unit::kBlockRows - 1) / Unit::kBlockRows;
+  const int64_t blocks = (x.rows + Unit::kBlockRows - 1) / Unit::kBlockRows;
   // At so many pairs a step, the next panel is packed when the last block is done.
   const int64_t pairs_a_step = (kRegisterRows + blocks - 1) / blocks;
+  x.columns = 2;
   for (int64_t c = 0; c < d; c += kColumns) {
     const PanelPacker<kTerms> next = packer(c + kColumns < d ? c + kColumns : c);
     const int64_t pairs = c + kColumns < d ? next.pairs() : 0;
     int64_t pair = 0;
     x.b[0] = reinterpret_cast<const std::byte*>(panels[c / kColumns % 2]);
     x.b[1] = x.b[0] + x.steps * kRegisterBytes;
-    for (int64_t row = 0; row < m; row += Unit::kBlockRows) {
-      Block block = x.at_row(row);
-      block.c += c * 4;
-      Unit::template multiply<kContinue>(block, m - row, 2, [&]() TW_BF16 {
-        const int64_t end = std::min(pair + pairs_a_step, pairs);
-        for (; pair < end; ++pair) next.pack(pair);
-      });
-    }
+    Unit::template multiply<kContinue, kTerms>(x, [&]() TW_BF16 {
+      const int64_t end = std::min(pair + pairs_a_step, pairs);
+      for (; pair < end; ++pair) next.pack(pair);
+    });
+    x.c += kColumns * 4;
   }
 }
 
 /// The terms' weights and the sums' place; B is left out.
-inline Block block_of(Terms terms, float* o, int64_t ld_o) {
-  Block x{};
-  x.terms = static_cast<int64_t>(terms.size());
+inline Product product_of(Terms terms, int64_t rows, float* o, int64_t ld_o) {
+  Product x{};
+  x.rows = rows;
   for (size_t i = 0; i < terms.size(); ++i) x.a[i] = static_cast<const std::byte*>(terms[i].weights);
   x.steps = registers_of(terms[0].rows.count);
   x.pairs = (terms[0].rows.count + 1) / 2;
   x.a_stride = 64;
   x.a_next = x.steps * kRegisterBytes;
   x.a_step = kRegisterBytes;
-  x.b_next = x.terms * x.steps * kRegisterBytes;
+  x.b_next = static_cast<int64_t>(terms.size()) * x.steps * kRegisterBytes;
   x.c = reinterpret_cast<std::byte*>(o);
   x.c_stride = ld_o * 4;
   return x;
 }
 
-template <class Unit, bool kContinue>
-TW_BF16 void accumulate_packed(Block x, Terms terms, int64_t m, int64_t d) {
-  for (size_t i = 0; i < terms.size(); ++i) x.b[i] = static_cast<const std::byte*>(terms[i].rows.packed);
+template <class Unit, bool kContinue, size_t kTerms>
+TW_BF16 void accumulate_packed(Product x, Terms terms, int64_t d) {
+  for (size_t i = 0; i < kTerms; ++i) x.b[i] = static_cast<const std::byte*>(terms[i].rows.packed);
   x.b_next = kPackedRegisters * kRegisterBytes;
-  for (int64_t c = 0; c < d; c += 2 * kRegisterRows) {
-    for (int64_t row = 0; row < m; row += Unit::kBlockRows) {
-      Block block = x.at_row(row);
-      block.c += c * 4;
-      Unit::template multiply<kContinue>(block, m - row, 2, [] {});
-    }
-    for (size_t i = 0; i < terms.size(); ++i) x.b[i] += 2 * x.b_next;
+  // Two registers of columns, of which there may be more than fit L1, for all rows.
+  for (int64_t c = 0; c < d / kRegisterRows; c += 2) {
+    Unit::template multiply<kContinue, kTerms>(x.columns_from(c, 2), [] {});
   }
 }
 
-template <class Unit, bool kContinue>
-TW_BF16 void accumulate_terms(const Block& x, Terms terms, int64_t m, int64_t d) {
+template <class Unit, bool kContinue, size_t kTerms>
+TW_BF16 void accumulate_terms(const Product& x, Terms terms, int64_t d) {
   if (terms[0].rows.packed != nullptr) {
-    accumulate_packed<Unit, kContinue>(x, terms, m, d);
-  } else if (terms.size() == 1) {
-    accumulate_panels<Unit, kContinue, 1>(x, terms, m, d);
+    accumulate_packed<Unit, kContinue, kTerms>(x, terms, d);
   } else {
-    accumulate_panels<Unit, kContinue, 2>(x, terms, m, d);
+    accumulate_panels<Unit, kContinue, kTerms>(x, terms, d);
   }
 }
 
@@ -255,14 +240,20 @@ TW_BF16 void accumulate(const void* p, const KvTile<BF16>& v, int64_t m, int64_t
   if (rescale != nullptr) rescale_rows(rescale, m, d_v, o, ld_o);
   const WeightedRows<BF16> term{p, v};
   const Terms terms{&term, 1};
-  const auto add = rescale == nullptr ? accumulate_terms<Unit, false> : accumulate_terms<Unit, true>;
-  add(block_of(terms, o, ld_o), terms, m, d_v);
+  const auto add = rescale == nullptr ? accumulate_terms<Unit, false, 1> : accumulate_terms<Unit, true, 1>;
+  add(product_of(terms, m, o, ld_o), terms, d_v);
 }
 
 template <class Unit>
 TW_BF16 void accumulate_keys(Terms terms, int64_t keys, int64_t d, bool first, float* dv, int64_t ld_dv) {
-  const auto add = first ? accumulate_terms<Unit, false> : accumulate_terms<Unit, true>;
-  add(block_of(terms, dv, ld_dv), terms, keys, d);
+  const Product x = product_of(terms, keys, dv, ld_dv);
+  if (terms.size() == 1) {
+    const auto add = first ? accumulate_terms<Unit, false, 1> : accumulate_terms<Unit, true, 1>;
+    add(x, terms, d);
+  } else {
+    const auto add = first ? accumulate_terms<Unit, false, 2> : accumulate_terms<Unit, true, 2>;
+    add(x, terms, d);
+  }
 }
 
 template <class Unit>
