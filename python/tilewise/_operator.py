@@ -77,7 +77,7 @@ class Operator:
         """Calls the operator.
 
         Args:
-            args: the arguments in the schema's order. Those at the end that have their defaults may be missing.
+            args: the arguments in the schema's order. Those at the end that have defaults may be missing.
             given: the caller's outputs in the schema's order, None for those to allocate. Outputs at the end
                 may be missing; one that the functional operator does not return is not allocated.
 
