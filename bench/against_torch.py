@@ -236,6 +236,14 @@ def compare_results(case: Case) -> None:
         raise SystemExit(f"against_torch: {case.name}: the results differ by {off}, at most {limit} expected")
 
 
+def bf16_instructions(no_amx: bool) -> str:
+    """What the processor has for products of bfloat16, as far as torch may use it."""
+    flags = cpu_flags()
+    if "amx_bf16" in flags and not no_amx:
+        return "AMX"
+    return "AVX-512 BF16" if "avx512_bf16" in flags else "no bfloat16 instructions"
+
+
 def milliseconds(run: Callable[[], Tensor]) -> float:
     start = time.perf_counter()
     run()
@@ -300,7 +308,7 @@ def main() -> int:
     report = {
         **describe_machine(),
         "threads": options.threads,
-        "amx": not options.no_amx,
+        "instructions": bf16_instructions(options.no_amx),
         "pairs": options.pairs,
         "results": results,
     }

@@ -2,7 +2,8 @@
 """What an operator call costs on the host: time per call of tiny shapes minus that of an empty operator.
 
 Calls are made under torch.inference_mode(), as serving engines make them, and once more outside of
-it, where torch looks for gradients. Prints JSON: for every operator and overload the median
+it, where torch looks for gradients: torch.ops.tilewise.sparse_prefill_fwd, which has some, then goes
+through torch's autograd in Python. Prints JSON: for every operator and overload the median
 microseconds per call, the empty operator's, their difference, and the difference's quartiles over
 the rounds. Exits with 1 when a median difference is above --limit. On a GPU, calls launch their
 work and return; a round begins when the one before has been done.
@@ -60,6 +61,7 @@ def prefill_calls() -> dict[str, Call]:
     prefill = ops.sparse_prefill_fwd
     return {
         "sparse_prefill_fwd": lambda: prefill.default(q, kv, indices, 0.1),
+        "sparse_prefill_fwd_no_grad": lambda: ops.sparse_prefill_fwd_no_grad.default(q, kv, indices, 0.1),
         "tilewise.sparse_prefill_fwd": lambda: tilewise.sparse_prefill_fwd(q, kv, indices, 0.1),
         "sparse_prefill_fwd.out": lambda: prefill.out(
             q, kv, indices, 0.1, out=out, max_logits=max_logits, lse=lse

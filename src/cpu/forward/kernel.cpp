@@ -34,6 +34,9 @@ constexpr int64_t kPartialBytes = int64_t{20} << 20;
 /// So does the scratch memory of all threads.
 constexpr size_t kScratchBytes = size_t{40} << 20;
 
+/// Rows that a thread merges at a time.
+constexpr int64_t kMergeRows = 16;
+
 /// Online state and output of a query tile over some of its keys.
 struct Partial {
   float* o = nullptr;  // [rows][row_step(d_v)]
@@ -52,6 +55,12 @@ int64_t partial_floats(int64_t rows, int64_t row_length) { return rows * row_len
 Partial partial_at(float* memory, int64_t rows, int64_t row_length) {
   return {memory, memory + rows * row_length, memory + rows * row_length + rows};
 }
+
+/// Rows of a query tile.
+struct Rows {
+  int64_t begin;
+  int64_t end;
+};
 
 /// One thread's scratch memory.
 struct Scratch {
@@ -140,9 +149,9 @@ class ForwardRun {
         for (int64_t p = 0; p < cut.pieces(); ++p) {
           const Partial& to = p == 0 ? mine.total : mine.piece;
           run_piece(tile, cut, p, mine, to);
-          merge_piece(tile, cut, p, mine.total, to, mine.prefix);
+          merge_piece({0, tile.rows()}, cut, p, mine.total, to, mine.prefix);
         }
-        store_tile(tile, mine.total, mine.prefix);
+        store_rows(tile, {0, tile.rows()}, mine.total, mine.prefix);
       }
     }
   }
@@ -186,15 +195,20 @@ class ForwardRun {
         load_tile_queries(tile, mine);
         run_piece(tile, cut, item % pieces, mine, waiting_partial(item));
       }
+      // Some rows at a time: one token alone has a single tile.
+      const int64_t parts = visit::ceil_div(plan_.tile_rows, kMergeRows);
 #pragma omp for schedule(dynamic)
-      for (int64_t i = first; i < last; ++i) {
-        const QueryTile tile = tiles_.at(i);
+      for (int64_t item = 0; item < (last - first) * parts; ++item) {
+        const int64_t i = item / parts;
+        const QueryTile tile = tiles_.at(first + i);
         const KeyCut cut(problem_, tile);
-        const Partial total = waiting_partial((i - first) * pieces);
+        const int64_t row = item % parts * kMergeRows;
+        const Rows rows{row, std::min<int64_t>(row + kMergeRows, tile.rows())};
+        const Partial total = waiting_partial(i * pieces);
         for (int64_t p = 0; p < cut.pieces(); ++p) {
-          merge_piece(tile, cut, p, total, waiting_partial((i - first) * pieces + p), mine.prefix);
+          merge_piece(rows, cut, p, total, waiting_partial(i * pieces + p), mine.prefix);
         }
-        store_tile(tile, total, mine.prefix);
+        store_rows(tile, rows, total, mine.prefix);
       }
     }
   }
@@ -284,9 +298,9 @@ class ForwardRun {
 
   /// Adds piece p to the pieces before it (piece 0 is where it must be already) and keeps the indexer's
   /// state.
-  void merge_piece(const QueryTile& tile, const KeyCut& cut, int64_t p, const Partial& total,
-                   const Partial& part, softmax::RowState* prefix) const {
-    for (int64_t r = 0; r < tile.rows(); ++r) {
+  void merge_piece(Rows rows, const KeyCut& cut, int64_t p, const Partial& total, const Partial& part,
+                   softmax::RowState* prefix) const {
+    for (int64_t r = rows.begin; r < rows.end; ++r) {
       if (p > 0) {
         const softmax::Merged merged = softmax::merge(total.state(r), part.state(r));
         isa_.rows->merge(total.o + r * row_step_, merged.weight_a, part.o + r * row_step_, merged.weight_b,
@@ -298,9 +312,10 @@ class ForwardRun {
     }
   }
 
-  void store_tile(const QueryTile& tile, const Partial& total, const softmax::RowState* prefix) const {
+  void store_rows(const QueryTile& tile, Rows rows, const Partial& total,
+                  const softmax::RowState* prefix) const {
     const InPhase phase(Phase::kStore);
-    for (int64_t r = 0; r < tile.rows(); ++r) {
+    for (int64_t r = rows.begin; r < rows.end; ++r) {
       store_row(isa_, problem_, tile, r, total.state(r), shape_.indexer_topk > 0 ? prefix + r : nullptr,
                 total.o + r * row_step_);
     }
