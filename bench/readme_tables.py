@@ -98,10 +98,10 @@ def host_overhead() -> str:
         texts = [most_host_time(calls), most_host_time(outside), f"{differentiable['more_us']:.1f}"]
         parts.append(f"{', '.join(texts)} us, {where}, torch {report['torch']}, {report['commit']}")
     return (
-        "In one run each, the call that costs the most host time under inference_mode, the one that does outside "
-        "of it, and torch.ops.tilewise.sparse_prefill_fwd outside of it, which goes through torch's autograd in "
-        f"Python, take this much longer than a call of an empty operator: {'; '.join(parts)}. It moves with the "
-        "host.\n"
+        "In one run each, the call that costs the most host time under inference_mode, the one that does "
+        "outside of it, and torch.ops.tilewise.sparse_prefill_fwd outside of it, which goes through torch's "
+        f"autograd in Python, take this much longer than a call of an empty operator: {'; '.join(parts)}. "
+        "It moves with the host.\n"
     )
 
 
