@@ -38,6 +38,14 @@ def in_dual_level() -> bool:
     return getattr(forward_ad, "_current_level", -1) >= 0
 
 
+_NoneType = type(None)
+
+# What sees the operators that are called: a mode, a tracer, a transform. torch has no public names for them.
+_num_modes = torch._C._len_torch_dispatch_stack
+_is_tracing = torch._C._is_tracing
+_transform = torch._C._functorch.peek_interpreter_stack
+
+
 def _listed(names: tuple[str, ...]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]])
 
@@ -58,12 +66,13 @@ class Operator:
         inputs = [a for a in packet.out._schema.arguments if not a.kwarg_only]
         self._name = name
         self._functional = packet.default
-        # For calls without gradients. It may lack the last arguments, and the outputs that they ask for.
+        # The same without gradients. It may lack the last arguments, and the outputs that they ask for.
         self._no_grad = None
         self._most_no_grad = 0
         if differentiable:
-            self._no_grad = getattr(torch.ops.tilewise, f"{name}_no_grad").default
-            self._most_no_grad = len(self._no_grad._schema.arguments)
+            no_grad = getattr(torch.ops.tilewise, f"{name}_no_grad").default
+            self._no_grad = getattr(no_grad, "_op", no_grad)  # what the first calls
+            self._most_no_grad = len(no_grad._schema.arguments)
         self._out = packet.out
         self._inputs = tuple(a.name for a in inputs)
         self._tensors = tuple(i for i, a in enumerate(inputs) if "Tensor" in str(a.type))
@@ -96,14 +105,28 @@ class Operator:
         for output in given:
             if output is not None:
                 return self._call_out(args, given)
-        if tracks or len(args) > self._most_no_grad:
+        if tracks or len(args) > self._most_no_grad or not self._runs_as_it_is(args):
             return self._functional(*args)
         return self._no_grad(*args)
+
+    def _runs_as_it_is(self, args: tuple[Any, ...]) -> bool:
+        """Whether torch does nothing with the call but run it.
+
+        While it is traced or transformed, `requires_grad` does not tell whether somebody will want a gradient.
+        """
+        if torch.compiler.is_compiling() or _num_modes() or _is_tracing() or _transform() is not None:
+            return False
+        for i in self._tensors:
+            if i < len(args):
+                kind = type(args[i])
+                if kind is not torch.Tensor and kind is not _NoneType and kind is not torch.nn.Parameter:
+                    return False
+        return True
 
     def _any_requires_grad(self, args: tuple[Any, ...], given: tuple[torch.Tensor | None, ...]) -> bool:
         try:
             for i in self._tensors:
-                value = args[i]
+                value = args[i] if i < len(args) else None
                 if value is not None and value.requires_grad:
                     return True
             for value in given:
@@ -121,7 +144,7 @@ class Operator:
             return
         others = {name: value for name, value in args.items() if name not in self._differentiable}
         refuse_grad(self._name, others | outputs, f"only {_listed(self._differentiable)} may")
-        wanted = next(n for n in self._differentiable if args[n] is not None and args[n].requires_grad)
+        wanted = next(n for n in self._differentiable if getattr(args.get(n), "requires_grad", False))
         for name in (*self._without_gradients, *outputs):
             value = args.get(name, outputs.get(name))
             if value is not None:

@@ -266,10 +266,15 @@ def sparse_prefill_fwd(
         RuntimeError: an argument is not as above, requires grad without having a gradient, or is attn_sink or
             an output where gradients are wanted. Nothing has been written then.
     """
-    args = (q, kv, indices, softmax_scale, d_v, topk_length, attn_sink, sink_bias)
-    if indexer_topk == 0 and lse_indexer is None:
-        return _SPARSE_PREFILL_FWD.call(args, (out, max_logits, lse))[:3]
-    return _SPARSE_PREFILL_FWD.call((*args, indexer_topk), (out, max_logits, lse, lse_indexer))
+    needed = (q, kv, indices, softmax_scale)
+    options = (d_v, topk_length, attn_sink, sink_bias)
+    outputs = (out, max_logits, lse)
+    if not (isinstance(indexer_topk, int) and indexer_topk == 0 and lse_indexer is None):
+        return _SPARSE_PREFILL_FWD.call((*needed, *options, indexer_topk), (*outputs, lse_indexer))
+    # A default takes torch as long as any other argument.
+    if topk_length is None and attn_sink is None and sink_bias is None and d_v == 512:
+        return _SPARSE_PREFILL_FWD.call(needed, outputs)[:3]
+    return _SPARSE_PREFILL_FWD.call(needed + options, outputs)[:3]
 
 
 def combine_partials(

@@ -22,9 +22,7 @@ class DotUnit {
   TW_BF16 static void multiply(const Product& x, const Meanwhile& meanwhile) {
     for (int64_t row = 0; row < x.rows; row += kBlockRows) {
       for (int64_t column = 0; column < x.columns; column += 2) {
-        Product block = x.columns_from(column, 2);
-        for (auto& a : block.a) a += row / kRegisterRows * x.a_next + row % kRegisterRows * x.a_stride;
-        block.c += row * x.c_stride;
+        const Product block = x.template from<kTerms>(row, column);
         x.columns - column > 1 ? multiply_block<2, kContinue, kTerms>(block, meanwhile)
                                : multiply_block<1, kContinue, kTerms>(block, meanwhile);
       }

@@ -43,11 +43,17 @@ struct Product {
   std::byte* c;
   int64_t c_stride;
 
-  Product columns_from(int64_t column, int64_t count) const {
+  /// The sums of two registers of columns, for all rows or from one on that begins a unit's block.
+  template <size_t kTerms>
+  Product from(int64_t row, int64_t column) const {
     Product part = *this;
-    part.columns = count;
-    for (auto& b_of_term : part.b) b_of_term += column * b_next;
-    part.c += column * kRegisterRows * 4;
+    part.rows -= row;
+    part.columns = 2;
+    for (size_t term = 0; term < kTerms; ++term) {
+      part.a[term] += row / kRegisterRows * a_next + row % kRegisterRows * a_stride;
+      part.b[term] += column * b_next;
+    }
+    part.c += row * c_stride + column * kRegisterRows * 4;
     return part;
   }
 };
@@ -221,7 +227,7 @@ TW_BF16 void accumulate_packed(Product x, Terms terms, int64_t d) {
   x.b_next = kPackedRegisters * kRegisterBytes;
   // Two registers of columns, of which there may be more than fit L1, for all rows.
   for (int64_t c = 0; c < d / kRegisterRows; c += 2) {
-    Unit::template multiply<kContinue, kTerms>(x.columns_from(c, 2), [] {});
+    Unit::template multiply<kContinue, kTerms>(x.template from<kTerms>(0, c), [] {});
   }
 }
 
