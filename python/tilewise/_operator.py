@@ -112,7 +112,7 @@ class Operator:
     def _runs_as_it_is(self, args: tuple[Any, ...]) -> bool:
         """Whether torch does nothing with the call but run it.
 
-        While it is traced or transformed, `requires_grad` does not tell whether somebody will want a gradient.
+        While it is traced or transformed, `requires_grad` does not tell whether somebody wants a gradient.
         """
         if torch.compiler.is_compiling() or _num_modes() or _is_tracing() or _transform() is not None:
             return False
