@@ -38,12 +38,24 @@ def in_dual_level() -> bool:
     return getattr(forward_ad, "_current_level", -1) >= 0
 
 
-_NoneType = type(None)
+# Arguments that torch takes as they are; other tensors have rules of their own for what is done with them.
+_ORDINARY = frozenset({torch.Tensor, torch.nn.Parameter, type(None), float, int, bool, str, tuple, list})
 
-# What sees the operators that are called: a mode, a tracer, a transform. torch has no public names for them.
+_is_compiling = torch.compiler.is_compiling
+# What else sees which operators are called: modes, tracers, transforms. torch has no public names for them.
 _num_modes = torch._C._len_torch_dispatch_stack
 _is_tracing = torch._C._is_tracing
 _transform = torch._C._functorch.peek_interpreter_stack
+
+
+def _runs_as_it_is(args: tuple[Any, ...]) -> bool:
+    """Whether torch does nothing with a call but run it.
+
+    While it is traced or transformed, `requires_grad` does not tell whether somebody wants a gradient.
+    """
+    if _is_compiling() or _num_modes() or _is_tracing() or _transform() is not None:
+        return False
+    return _ORDINARY.issuperset(map(type, args))
 
 
 def _listed(names: tuple[str, ...]) -> str:
@@ -105,28 +117,19 @@ class Operator:
         for output in given:
             if output is not None:
                 return self._call_out(args, given)
-        if tracks or len(args) > self._most_no_grad or not self._runs_as_it_is(args):
-            return self._functional(*args)
-        return self._no_grad(*args)
-
-    def _runs_as_it_is(self, args: tuple[Any, ...]) -> bool:
-        """Whether torch does nothing with the call but run it.
-
-        While it is traced or transformed, `requires_grad` does not tell whether somebody wants a gradient.
-        """
-        if torch.compiler.is_compiling() or _num_modes() or _is_tracing() or _transform() is not None:
-            return False
-        for i in self._tensors:
-            if i < len(args):
-                kind = type(args[i])
-                if kind is not torch.Tensor and kind is not _NoneType and kind is not torch.nn.Parameter:
-                    return False
-        return True
+        if not tracks and len(args) <= self._most_no_grad and _runs_as_it_is(args):
+            try:
+                return self._no_grad(*args)
+            except RuntimeError:
+                pass  # said once more, in the name of the operator that was called
+        return self._functional(*args)
 
     def _any_requires_grad(self, args: tuple[Any, ...], given: tuple[torch.Tensor | None, ...]) -> bool:
         try:
             for i in self._tensors:
-                value = args[i] if i < len(args) else None
+                if i >= len(args):
+                    break
+                value = args[i]
                 if value is not None and value.requires_grad:
                     return True
             for value in given:

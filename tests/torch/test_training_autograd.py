@@ -174,6 +174,13 @@ def test_gradients_alone_take_the_way_through_autograd(call: Call) -> None:
     assert set(operators_of(lambda: function_of(call)(**changed))) == {call.op}
 
 
+@each_forward
+@pytest.mark.parametrize("name", ["q", "softmax_scale"])
+def test_wrong_types_are_refused_in_the_name_of_the_function(call: Call, name: str) -> None:
+    with pytest.raises(RuntimeError, match=rf"^tilewise::{call.op}\(\) Expected .* argument '{name}'"):
+        call.changed(**{name: "wrong"})()
+
+
 class Recorder(TorchDispatchMode):
     """The operators that were called."""
 
