@@ -1,8 +1,8 @@
 // All schemas in one table. A functional operator returns new tensors; its overload `out` has the same
 // arguments, then every output as a mutable one, and returns nothing. Where a functional operator is
 // differentiable, one with `_no_grad` behind its name is not: torch's autograd in Python, which costs as much
-// as everything else that a call does on the host, has no part in it. (As an overload
-// beside the default one and `out` it made torch 2.13 abort at the end of the process.)
+// as everything else that a call does on the host, has no part in it. (As an overload beside the default one
+// and `out` it made torch 2.13 abort at the end of the process.)
 #include "schemas.h"
 
 // The arguments that several operators share.

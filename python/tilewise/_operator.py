@@ -120,8 +120,10 @@ class Operator:
         if not tracks and len(args) <= self._most_no_grad and _runs_as_it_is(args):
             try:
                 return self._no_grad(*args)
-            except RuntimeError:
-                pass  # said once more, in the name of the operator that was called
+            except RuntimeError as error:
+                # What torch itself refuses is said once more, in the name of the operator that was called.
+                if f"{self._name}_no_grad" not in str(error):
+                    raise
         return self._functional(*args)
 
     def _any_requires_grad(self, args: tuple[Any, ...], given: tuple[torch.Tensor | None, ...]) -> bool:

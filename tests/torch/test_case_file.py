@@ -10,11 +10,13 @@ import math
 import os
 import struct
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import ops_calls
 import pytest
+import tilewise
 import torch
 from tilewise import save_case
 
@@ -175,16 +177,17 @@ def test_wrong_shapes_are_saved_as_well(program: str, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("function", [ops.sparse_prefill_fwd, tilewise.sparse_prefill_fwd])
 def test_a_call_that_raises_saves_itself(
-    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any]
 ) -> None:
     call = ops_calls.sparse_prefill_fwd()
     arguments = arguments_of(call) | {"indices": ops_calls.indices(4, 1, 6, below=9)}
     with pytest.raises(RuntimeError) as before:
-        ops.sparse_prefill_fwd(**arguments)
+        function(**arguments)
     monkeypatch.setenv("TILEWISE_SAVE_ON_ERROR", str(tmp_path))
     with pytest.raises(RuntimeError) as after:
-        ops.sparse_prefill_fwd(**arguments)
+        function(**arguments)
     monkeypatch.delenv("TILEWISE_SAVE_ON_ERROR")
     assert str(after.value) == str(before.value)
     (path,) = tmp_path.glob(f"sparse_prefill_fwd-*-{os.getpid()}.safetensors")
