@@ -102,7 +102,8 @@ def dense_prefill_bwd(
         out, lse: what dense_prefill_fwd returned. lse is believed: a key's weight is exp(score - lse).
         deterministic: False allows a kernel to add in any order; CPU kernels never do.
         dq, dk, dv: as q, k and v.
-        d_sink: [h_q] in the type of sink_bias; with a sink_bias alone.
+        d_sink: [h_q] in the type of sink_bias; with a sink_bias alone. Of calls that have a part of the keys
+            each, with the out and lse of all, every one gives its keys' part.
         The others are those of dense_prefill_fwd.
 
     Returns:
@@ -244,7 +245,8 @@ def sparse_prefill_bwd(
         kl_target: also return the weights that the entries have, summed over the heads.
         deterministic: False allows a kernel to add in any order; CPU kernels never do.
         dq, dkv: as q and kv.
-        d_sink: [h_q] in the type of sink_bias; with a sink_bias alone.
+        d_sink: [h_q] in the type of sink_bias; with a sink_bias alone. Of calls that have a part of the keys
+            each, with the out and lse of all, every one gives its keys' part.
         kl_target_out: [s_q, topk] float32; with kl_target alone.
 
     Returns:

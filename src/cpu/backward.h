@@ -40,11 +40,12 @@ inline float row_delta(const float* d_out, const float* out, int64_t n) {
   return static_cast<float>((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
-/// What a row takes from the gradient of its head's sink_bias. Nothing where lse is +inf: a sink of +inf has
+/// What a row takes from the gradient of its head's sink_bias; `value` is its sum of P * dP. That is dO * O,
+/// but from before O was rounded: the rows' shares may cancel. Nothing where lse is +inf: a sink of +inf has
 /// no gradient, nor has a row without keys.
-inline double sink_share(float sink, float lse, float delta) {
+inline double sink_share(float sink, float lse, float value) {
   if (lse == softmax::kInfinity) return 0.0;
-  return static_cast<double>(softmax::sink_bias_probability(sink, lse)) * static_cast<double>(delta);
+  return static_cast<double>(softmax::sink_bias_probability(sink, lse)) * static_cast<double>(value);
 }
 
 }  // namespace tilewise::cpu

@@ -296,9 +296,21 @@ TrainingResult forward(const Problem& p, Arithmetic arithmetic) {
 template <class Real>
 struct AllSums {
   std::vector<RowGradient<Real>> dq;       // [total_q, h_q]
-  std::vector<GradientSums<Real>> slices;  // of dK and dV
+  std::vector<GradientSums<Real>> slices;  // of dK, dV and d_sink
   std::vector<RowGradient<Real>> kl;       // [total_q, topk]; empty where there is none
 };
+
+// What a row adds to the gradient of its head's sink_bias: -exp(sink - lse) * sum(P * dP).
+template <class Real>
+void add_to_sink(Real sink, const typename BackwardTile<Real>::Row& row, RowGradient<Real>& sum) {
+  // A sink of -inf has no part in anything, one of +inf leaves nothing that moves.
+  if (std::isinf(sink) || row.lse == static_cast<Real>(kInfinity)) return;
+  const Real weight = std::exp(sink - row.lse);
+  sum.add(-weight, {row.value});
+  const double size = static_cast<double>(std::fabs(row.value) * (1 + std::fabs(sink) + std::fabs(row.lse)));
+  const double rounding = BackwardTile<Real>::kSumRounding * (size + row.value_size);
+  sum.add_errors(static_cast<double>(weight) * (std::sqrt(row.value_noise) + rounding), 0, 1);
+}
 
 template <class Real>
 void run_slice(const Problem& p, int64_t slice, int64_t topk, AllSums<Real>& all) {
@@ -306,6 +318,7 @@ void run_slice(const Problem& p, int64_t slice, int64_t topk, AllSums<Real>& all
   const size_t kv_rows = static_cast<size_t>(p.tensors.k.size(0) * p.tensors.k.size(1));
   sums.dk.resize(kv_rows);
   sums.dv.resize(kv_rows);
+  sums.sink.resize(static_cast<size_t>(p.h_q));
   RowTile tile;
   BackwardTile<Real> loops;
   // A token's tiles are neighbours; the entries of kl_target belong to one slice, as it takes whole tokens.
@@ -324,6 +337,8 @@ void run_slice(const Problem& p, int64_t slice, int64_t topk, AllSums<Real>& all
     });
     for (size_t r = 0; r < tile.rows.size(); ++r) {
       const auto [token, head, kept] = tile.rows[r];
+      add_to_sink(static_cast<Real>(p.tensors.sink(head)), loops.rows[r],
+                  sums.sink[static_cast<size_t>(head)]);
       if (!kept) continue;
       all.dq[static_cast<size_t>(token * p.h_q + head)] = std::move(loops.rows[r].dq);
     }
@@ -355,37 +370,6 @@ GradientTensor finish(const std::vector<RowGradient<Real>>& rows, int64_t row_le
   return tensor;
 }
 
-// -sum over the rows of all sequences of exp(sink - lse) * delta.
-template <class Real>
-GradientTensor sink_gradient(const Problem& p) {
-  const TrainingTensors& t = p.tensors;
-  const size_t d_v = static_cast<size_t>(t.d_v());
-  std::vector<RowGradient<Real>> heads(static_cast<size_t>(p.h_q));
-#pragma omp parallel for schedule(dynamic)
-  for (int64_t head = 0; head < p.h_q; ++head) {
-    const Real sink = static_cast<Real>(t.sink(head));
-    // A sink of -inf has no part in anything, one of +inf leaves nothing that moves.
-    if (std::isinf(sink)) continue;
-    std::vector<Real> d_out(d_v);
-    std::vector<Real> out(d_v);
-    RowGradient<Real>& sum = heads[static_cast<size_t>(head)];
-    for (int64_t token = 0; token < p.total_q; ++token) {
-      const Real lse = t.lse_at(token, head);
-      const int64_t claims = p.claims[static_cast<size_t>(token)];
-      if (claims == 0 || lse == static_cast<Real>(kInfinity)) continue;
-      read_row(t.d_out, token, head, d_out.data());
-      read_row(t.out, token, head, out.data());
-      const Real delta = dot(d_out.data(), out.data(), t.d_v());
-      const Real weight = std::exp(sink - lse) * static_cast<Real>(claims);
-      sum.add(-weight, {delta});
-      const Real lengths = norm(d_out.data(), t.d_v()) * norm(out.data(), t.d_v());
-      const Real size = std::fabs(delta) * (1 + std::fabs(sink) + std::fabs(lse)) + lengths;
-      sum.add_errors(0x1p-22 * static_cast<double>(weight * size), 0, 1);
-    }
-  }
-  return finish(heads, 1, 1.0f);
-}
-
 // Places of kl_target: topk a token, 0 where there is none.
 template <class Real>
 Gradients backward(const Problem& p, int64_t topk) {
@@ -402,13 +386,15 @@ Gradients backward(const Problem& p, int64_t topk) {
       total.dk[row].add(all.slices[slice].dk[row]);
       total.dv[row].add(all.slices[slice].dv[row]);
     }
+    for (size_t head = 0; head < total.sink.size(); ++head)
+      total.sink[head].add(all.slices[slice].sink[head]);
   }
   Gradients gradients;
   gradients.dq = finish(all.dq, p.tensors.d_qk(), p.tensors.scale);
   gradients.dk = finish(total.dk, p.tensors.d_qk(), p.tensors.scale);
   gradients.dv = finish(total.dv, p.tensors.d_v(), 1.0f);
   gradients.kl_target = finish(all.kl, 1, 1.0f);
-  if (p.tensors.sink_bias) gradients.d_sink = sink_gradient<Real>(p);
+  if (p.tensors.sink_bias) gradients.d_sink = finish(total.sink, 1, 1.0f);
   return gradients;
 }
 

@@ -35,9 +35,10 @@ struct Gradients {
   GradientTensor kl_target;  ///< [s_q, topk], always
 };
 
-/// The gradients at the lse and the out that are given: P = exp(score - lse), delta = sum(d_out * out),
-/// dS = P * (d_out . v - delta). kRounded: all that in fp32; the P and dS that are factors of the sums are
-/// rounded to the type of q, before the scale.
+/// The gradients at the lse and the out that are given: P = exp(score - lse), dP = d_out . v,
+/// delta = sum(d_out * out), dS = P * (dP - delta), d_sink = -sum(exp(sink - lse) * sum(P * dP)). kRounded:
+/// all that in fp32; the P and dS that are factors of the sums are rounded to the type of q, before the
+/// scale.
 Gradients training_backward(const DensePrefillBwdArgs& args, Arithmetic arithmetic);
 Gradients training_backward(const BlockSparsePrefillBwdArgs& args, Arithmetic arithmetic);
 Gradients training_backward(const SparsePrefillBwdArgs& args, Arithmetic arithmetic);

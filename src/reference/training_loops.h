@@ -219,6 +219,7 @@ template <class Real>
 struct GradientSums {
   std::vector<RowGradient<Real>> dk;
   std::vector<RowGradient<Real>> dv;
+  std::vector<RowGradient<Real>> sink;  // [h_q]
 };
 
 template <class Real>
@@ -232,7 +233,10 @@ class BackwardTile {
     double length_q = 0;
     double length_d_out = 0;
     double length_out = 0;
-    RowGradient<Real> dq;  // before the scale
+    RowGradient<Real> dq;    // before the scale
+    Real value = 0;          // sum of P * dP
+    double value_size = 0;   // of |P * dP|
+    double value_noise = 0;  // a sum of squares
   };
   std::vector<Row> rows;
 
@@ -257,6 +261,8 @@ class BackwardTile {
     }
   }
 
+  static constexpr double kSumRounding = 0x1p-22;
+
  private:
   static constexpr bool kWithErrors = std::is_same_v<Real, double>;
 
@@ -274,6 +280,8 @@ class BackwardTile {
       row.lse = t.lse_at(token, head);
       row.delta = dot(row.d_out.data(), out.data(), t.d_v());
       row.dq = {};
+      row.value = 0;
+      row.value_size = row.value_noise = 0;
       if (kWithErrors) {
         row.length_q = static_cast<double>(norm(row.q.data(), t.d_qk()));
         row.length_d_out = static_cast<double>(norm(row.d_out.data(), t.d_v()));
@@ -286,18 +294,20 @@ class BackwardTile {
     const Real score = dot(row.q.data(), key_.k.data(), t.d_qk()) * static_cast<Real>(t.scale);
     const Real dp = dot(row.d_out.data(), key_.v.data(), t.d_v());
     p_ = std::exp(score - row.lse);
+    row.value += p_ * dp;
     const Real ds = p_ * (dp - row.delta);
     const Real ds_factor = as_factor(ds, t.q.dtype());
     row.dq.add(ds_factor, key_.k);
     dk.add(ds_factor, row.q);
     dv.add(as_factor(p_, t.q.dtype()), row.d_out);
-    if (kWithErrors) add_errors(t, row, static_cast<double>(dp - row.delta), dk, dv);
+    if (kWithErrors) add_errors(t, row, static_cast<double>(dp), dk, dv);
   }
 
   // Errors of P (fp32 scores, exp) and of dP - delta (fp32 sums), each as large as a few roundings of the
   // lengths' products, and the rounding of the factors P and dS.
-  void add_errors(const TrainingTensors& t, Row& row, double difference, RowGradient<Real>& dk,
+  void add_errors(const TrainingTensors& t, Row& row, double dp, RowGradient<Real>& dk,
                   RowGradient<Real>& dv) {
+    const double difference = dp - static_cast<double>(row.delta);
     const double rounding = t.q.dtype() == DType::kFP16 ? 0x1p-12 : 0x1p-9;
     const double p = static_cast<double>(p_);
     const double score = std::fabs(t.scale) * row.length_q * length_k_;
@@ -308,9 +318,10 @@ class BackwardTile {
     row.dq.add_errors(ds_noise, ds_draw, length_k_);
     dk.add_errors(ds_noise, ds_draw, row.length_q);
     dv.add_errors(p_noise_, rounding * p, row.length_d_out);
+    const double value_noise = p_noise_ * std::fabs(dp) + kSumRounding * p * row.length_d_out * length_v_;
+    row.value_noise += value_noise * value_noise;
+    row.value_size += p * std::fabs(dp);
   }
-
-  static constexpr double kSumRounding = 0x1p-22;
 
   KeyRow<Real> key_;
   RowGradient<Real> not_kept_[2];  // of K and V, for keys whose gradients come from elsewhere

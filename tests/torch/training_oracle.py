@@ -142,7 +142,6 @@ def cosine(got: Tensor, exact: Tensor) -> float:
 
 
 LEAST_COSINE = 0.99999
-LEAST_COSINE_OF_CANCELLED_SINK = 0.9998  # of d_sink, where the formula itself is off from autograd
 ROUNDING = 1e-5  # what fp32 arithmetic leaves of gradients that cancel to 0
 
 
@@ -166,23 +165,3 @@ def assert_all_close(
 ) -> None:
     for name, one, exact, narrow in zip(names, got, *found, strict=True):
         assert_close(name, one, exact, narrow, least_cosine)
-
-
-def assert_sink_gradient(
-    got: Tensor, results: tuple[Tensor, Tensor], d_out: Tensor, sink: Tensor, exact: Tensor, narrow: Tensor
-) -> None:
-    """d_sink beside its formula, -sum(exp(sink - lse) * (d_out * out)), and beside autograd's.
-
-    `results` are out and lse of the operator, of which every row belongs to a sequence. The formula takes out
-    as it was rounded: where its terms cancel, it may be as far from autograd, which rounds nothing.
-    """
-    out, lse = results
-    share = torch.where(lse.isposinf(), 0.0, (sink.double() - lse.double()).exp())
-    terms = share * (d_out.double() * out.double()).sum(-1)
-    formula, size = -terms.sum(0), terms.abs().sum(0)
-    eps = torch.finfo(got.dtype).eps
-    assert ((got.double() - formula).abs() <= 1e-6 * size + eps * formula.abs()).all()
-    least = LEAST_COSINE
-    if exact.norm() > 0:
-        least = max(min(LEAST_COSINE, cosine(formula, exact) - 1e-6), LEAST_COSINE_OF_CANCELLED_SINK)
-    assert_close("d_sink", got, exact, narrow, least)

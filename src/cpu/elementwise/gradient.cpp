@@ -21,22 +21,27 @@ HWY_INLINE void gradient_vector(float* s, float* dp, int64_t keys, int64_t ld, f
   const V scale = hn::Set(d, score_scale);
   const V lse = hn::Load(d, state.lse);
   const V delta = hn::Load(d, state.delta);
+  V value = hn::Zero(d);
   for (int64_t k = 0; k < keys; ++k) {
     const V x = hn::Sub(hn::Mul(hn::Load(d, s + k * ld), scale), lse);
     // The caller's lse need not be above the scores.
     const V p = columns.keep(d, k, exp_of(d, x), hn::Zero(d));
-    const V ds = hn::Mul(hn::Mul(p, hn::Sub(hn::Load(d, dp + k * ld), delta)), scale);
+    const V gain = hn::Load(d, dp + k * ld);
+    const V ds = hn::Mul(hn::Mul(p, hn::Sub(gain, delta)), scale);
+    value = hn::Add(value, columns.keep(d, k, hn::Mul(p, gain), hn::Zero(d)));
     hn::Store(p, d, s + k * ld);
     hn::Store(columns.keep(d, k, ds, hn::Zero(d)), d, dp + k * ld);
     if (key_sums != nullptr) key_sums[k] += hn::GetLane(hn::SumOfLanes(d, p));
   }
+  if (state.values != nullptr) hn::Store(value, d, state.values);
 }
 
 void gradient_tile(float* s, float* dp, int64_t keys, int64_t rows, float scale, const GradientRows& state,
                    const GradientWeights&, float* key_sums) {
   const D d;
   for (int64_t row = 0; row < rows; row += static_cast<int64_t>(hn::Lanes(d))) {
-    const GradientRows here{state.lse + row, state.delta + row, nullptr, nullptr};
+    float* values = state.values == nullptr ? nullptr : state.values + row;
+    const GradientRows here{state.lse + row, state.delta + row, nullptr, nullptr, values};
     if (state.first == nullptr) {
       gradient_vector(s + row, dp + row, keys, rows, scale, here, AllColumns(), key_sums);
     } else {

@@ -15,6 +15,7 @@ struct GradientRows {
   const float* delta;    // sum over columns of dO * O
   const int32_t* first;  // the row's columns are [first, last); both null: all columns of the tile
   const int32_t* last;
+  float* values;  // null, or where each row's sum of P * dP over the keys goes
 };
 
 /// What a tile's weights P and their scores' gradient dS become, each in the form that the tile products of

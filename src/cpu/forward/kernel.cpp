@@ -8,7 +8,7 @@
 //
 //   scratch of a thread, bytes at 128 rows, d 576     lifetime
 //     packed_q   Q, as the products want it  294,912   a query tile; half of it in bf16
-//     kv         bf16 (fp16: fp32) tile      294,912   a KV tile
+//     kv         bf16 (fp16: fp32) tile      311,296   a KV tile
 //     scores     S^T; P^T of fp32            131,072   a KV tile
 //     weights    P of bf16                   65,536   a KV tile
 //     piece      fp32 O of a piece           294,912   a piece; holds the unpacked Q before
@@ -83,7 +83,7 @@ Scratch lay_out_scratch(const Isa& isa, const ForwardShape& shape, int64_t rows,
   Scratch s{};
   Layouter layout(ledger, workspace);
   layout.bytes(s.packed_q, static_cast<int64_t>(isa.tile->packed_q_bytes(rows, shape.d_qk)));
-  layout.bytes(s.kv, kTileKeys * shape.d_qk * (KeySource::needs_f32(shape) ? 4 : 2));
+  layout.bytes(s.kv, KeySource::tile_bytes(shape));
   layout.piece(s.scores, kTileKeys * rows);
   s.weights = s.scores;
   if (isa.softmax->p_bytes != nullptr) {
@@ -270,7 +270,7 @@ class ForwardRun {
   template <class T>
   void multiply_tile(const TileStep& step, const Scratch& mine, const SoftmaxRows& rows) const {
     const ProductsOf<T> products(*isa_.tile);
-    const KvTile<T> kv{static_cast<const T*>(mine.kv), shape_.d_qk, step.keys};
+    const KvTile<T> kv{static_cast<const T*>(mine.kv), key_step<T>(shape_.d_qk), step.keys};
     {
       const InPhase phase(Phase::kScores);
       products.scores(kv, shape_.d_qk, mine.packed_q, step.m, mine.scores);

@@ -61,7 +61,7 @@ bool KeySource::next_gathered(void* rows, LoadedTile* loaded) {
   if (count_ == 0) return false;
   decode(shape.main, refs_, from_main, rows);
   decode(shape.extra, refs_ + from_main, count_ - from_main,
-         static_cast<BF16*>(rows) + from_main * shape.d_qk);
+         static_cast<BF16*>(rows) + from_main * key_step<BF16>(shape.d_qk));
   *loaded = {count_, visit::Form::kFull};
   return true;
 }
@@ -102,15 +102,16 @@ void KeySource::decode(const CacheShape& shape, const RowRef* refs, int64_t n, v
   const int64_t d = problem_.shape.d_qk;
   if (n == 0) return;
   const InPhase phase(Phase::kDecode);
+  const int64_t step = key_step<BF16>(d);
   if (shape.record != Record::kBf16) {
     const formats::RecordSpec spec = formats::record_spec(shape.record, static_cast<int32_t>(d));
-    isa_.decode->record(spec, shape.page, refs, n, static_cast<BF16*>(rows), d);
+    isa_.decode->record(spec, shape.page, refs, n, static_cast<BF16*>(rows), step);
   } else if (shape.dtype == DType::kFP16) {
-    isa_.decode->plain_f16(refs, n, d, static_cast<float*>(rows), d);
+    isa_.decode->plain_f16(refs, n, d, static_cast<float*>(rows), key_step<float>(d));
   } else if (shape.dtype == DType::kE4M3) {
-    isa_.decode->plain_e4m3(refs, n, d, static_cast<BF16*>(rows), d);
+    isa_.decode->plain_e4m3(refs, n, d, static_cast<BF16*>(rows), step);
   } else {
-    isa_.decode->plain_bf16(refs, n, d, static_cast<BF16*>(rows), d);
+    isa_.decode->plain_bf16(refs, n, d, static_cast<BF16*>(rows), step);
   }
 }
 

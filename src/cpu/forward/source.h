@@ -22,14 +22,17 @@ class KeySource {
   KeySource(const Isa& isa, const ForwardProblem& problem, const QueryTile& tile, const KeyCut& cut,
             visit::Range piece);
 
-  /// Decodes the next columns to `rows` [kTileKeys][d_qk] (BF16, or float when needs_f32) and gives their
-  /// number and form; false when the piece has no more. Tiles without a valid column are passed over.
+  /// Decodes the next columns to `rows` [kTileKeys][key_step(d_qk)] (BF16, or float when needs_f32) and gives
+  /// their number and form; false when the piece has no more. Tiles without a valid column are passed over.
   bool next(void* rows, LoadedTile* loaded);
 
   /// Columns of the last tile that a token sees, for tiles of Form::kRow.
   visit::Range columns(int64_t token) const;
 
   static bool needs_f32(const ForwardShape& shape) { return shape.main.dtype == DType::kFP16; }
+  static int64_t tile_bytes(const ForwardShape& shape) {
+    return kTileKeys * (needs_f32(shape) ? 4 * key_step<float>(shape.d_qk) : 2 * key_step<BF16>(shape.d_qk));
+  }
 
  private:
   bool next_gathered(void* rows, LoadedTile* loaded);

@@ -16,7 +16,7 @@
 //   shared                                          bytes at s_kv 32768, d 576
 //     dkv        fp32 sums                            75,497,472
 //   scratch of a thread, bytes at 128 heads, d 576
-//     kv         bf16 K                                  294,912
+//     kv         bf16 K                                  311,296
 //     s, dp      S^T and dP^T                            262,144   P and dS of fp32
 //     weights    P and dS of bf16                        196,608
 //     part       fp32                                    606,208
@@ -80,7 +80,8 @@ struct HeadTile {
   void* d_out_columns;
   float* lse;  // +inf past the last head
   float* delta;
-  float* dq;  // [heads][row_step(d_qk)]
+  float* values;  // sums of P dP, where there is a sink
+  float* dq;      // [heads][row_step(d_qk)]
 };
 
 struct Scratch {
@@ -112,6 +113,7 @@ HeadTile lay_out_heads(const Isa& isa, const SparseBackwardShape& shape, Ledger&
   }
   layout.piece(tile.lse, rows);
   layout.piece(tile.delta, rows);
+  if (shape.has_sink_bias) layout.piece(tile.values, rows);
   layout.piece(tile.dq, rows * row_step(shape.d_qk));
   return tile;
 }
@@ -123,7 +125,7 @@ Scratch lay_out(const Isa& isa, const SparseBackwardShape& shape, Ledger& ledger
   Layouter layout(ledger, workspace);
   layout.piece(s.entries, shape.topk);
   layout.piece(s.refs, kMaxTileKeys);
-  layout.piece(s.kv, kMaxTileKeys * shape.d_qk);
+  layout.piece(s.kv, kMaxTileKeys * key_step<BF16>(shape.d_qk));
   layout.piece(s.s, kMaxTileKeys * rows);
   layout.piece(s.dp, kMaxTileKeys * rows);
   s.weights = lay_out_weights(*isa.gradient, kMaxTileKeys, rows, s.s, s.dp, layout);
@@ -143,7 +145,7 @@ struct Shared {
   int32_t* frontiers;  // [s_q]
   uint8_t* touched;    // [s_kv]: whether dkv has the row yet
   float* dkv;          // [s_kv][d_qk]
-  float* delta;        // [s_q][h_q], where there is a sink
+  float* values;       // [s_q][h_q], where there is a sink
 };
 
 Shared lay_out_shared(const SparseBackwardShape& shape, Ledger& ledger, void* workspace) {
@@ -152,7 +154,7 @@ Shared lay_out_shared(const SparseBackwardShape& shape, Ledger& ledger, void* wo
   layout.piece(s.frontiers, shape.s_q);
   layout.piece(s.touched, shape.s_kv);
   layout.piece(s.dkv, shape.s_kv * shape.d_qk);
-  layout.piece(s.delta, shape.has_sink_bias ? shape.s_q * shape.h_q : 0);
+  layout.piece(s.values, shape.has_sink_bias ? shape.s_q * shape.h_q : 0);
   return s;
 }
 
@@ -206,7 +208,9 @@ class BackwardRun {
     for (int64_t first = 0; first < count; first += kMaxTileKeys) {
       const int64_t keys = std::min(kMaxTileKeys, count - first);
       load_keys(mine.entries + first, keys, mine);
-      for (int64_t tile = 0; tile < head_tiles(shape_); ++tile) visit_heads(tile, keys, first == 0, mine);
+      for (int64_t tile = 0; tile < head_tiles(shape_); ++tile) {
+        visit_heads(token, tile, keys, first == 0, mine);
+      }
       store_probabilities(token, mine.entries + first, keys, mine);
       add_part(token, first, keys, count, mine, first_open);
     }
@@ -246,7 +250,7 @@ class BackwardRun {
       const uint16_t* row = problem_.kv + entries[k].row * problem_.kv_stride;
       mine.refs[k] = {reinterpret_cast<const uint8_t*>(row), 0};
     }
-    isa_.decode->plain_bf16(mine.refs, keys, shape_.d_qk, mine.kv, shape_.d_qk);
+    isa_.decode->plain_bf16(mine.refs, keys, shape_.d_qk, mine.kv, key_step<BF16>(shape_.d_qk));
     std::fill_n(mine.key_sums, keys, 0.0f);
   }
 
@@ -284,7 +288,7 @@ class BackwardRun {
         isa_.rows->widen(problem_.out.at(0, token, head), DType::kBF16, shape_.d_v, out);
         heads.lse[r] = *problem_.lse.at(0, token, head);
         heads.delta[r] = row_delta(d_out, out, shape_.d_v);
-        if (shape_.has_sink_bias) shared_.delta[token * shape_.h_q + head] = heads.delta[r];
+        if (shape_.has_sink_bias) shared_.values[token * shape_.h_q + head] = 0.0f;
       }
       std::fill(heads.lse + m, heads.lse + padded_rows(m), softmax::kInfinity);
       std::fill(heads.delta + m, heads.delta + padded_rows(m), 0.0f);
@@ -298,10 +302,10 @@ class BackwardRun {
   }
 
   /// One tile of heads against the loaded keys. `first` at the token's first keys.
-  void visit_heads(int64_t tile, int64_t keys, bool first, const Scratch& mine) const {
+  void visit_heads(int64_t token, int64_t tile, int64_t keys, bool first, const Scratch& mine) const {
     const HeadTile heads = head_tile(tile, mine);
     const int64_t m = heads_of(tile);
-    const KvTile<BF16> k{mine.kv, shape_.d_qk, keys};  // and V, which is its first columns
+    const KvTile<BF16> k{mine.kv, key_step<BF16>(shape_.d_qk), keys};  // and V, which is its first columns
     {
       const InPhase phase(Phase::kScores);
       isa_.tile->scores(k, shape_.d_qk, heads.packed_q, m, mine.s);
@@ -310,8 +314,10 @@ class BackwardRun {
     {
       const InPhase phase(Phase::kSoftmax);
       isa_.gradient->tile(mine.s, mine.dp, keys, padded_rows(m), shape_.softmax_scale,
-                          {heads.lse, heads.delta, nullptr, nullptr}, mine.weights,
+                          {heads.lse, heads.delta, nullptr, nullptr, heads.values}, mine.weights,
                           shape_.has_kl_target ? mine.key_sums : nullptr);
+      float* values = shared_.values + token * shape_.h_q + tile * plan_.tile_rows;
+      for (int64_t r = 0; shape_.has_sink_bias && r < m; ++r) values[r] += heads.values[r];
     }
     const InPhase phase(Phase::kOutput);
     isa_.tile->accumulate(mine.weights.ds_rows, k, m, shape_.d_qk, first ? nullptr : mine.ones, heads.dq,
@@ -405,7 +411,7 @@ class BackwardRun {
         float_value(problem_.sink_bias, shape_.sink_bias_dtype, head * problem_.sink_bias_stride);
     double sum = 0;
     for (int64_t token = 0; token < shape_.s_q; ++token) {
-      sum -= sink_share(sink, *problem_.lse.at(0, token, head), shared_.delta[token * shape_.h_q + head]);
+      sum -= sink_share(sink, *problem_.lse.at(0, token, head), shared_.values[token * shape_.h_q + head]);
     }
     set_float_value(problem_.d_sink, shape_.sink_bias_dtype, head * problem_.d_sink_stride,
                     static_cast<float>(sum));

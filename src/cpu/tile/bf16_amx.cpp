@@ -52,6 +52,7 @@ class AmxUnit {
     Operands<kTerms> start(x);  // of a row of blocks
     TW_LOAD_TILE(4, start.a[0], walk.a_stride);
     TW_LOAD_TILE(6, start.b[0], 64);
+    int64_t step = 0;
     for (int64_t row = 0; row < rows; row += kBlockRows) {
       Operands<kTerms> here = start;
       std::byte* c = row_c;
@@ -64,11 +65,11 @@ class AmxUnit {
         next.move_b(2 * walk.b_next);
         if (column + 2 >= columns) next = start;
         if (rows - row > kRegisterRows) {
-          columns - column > 1 ? multiply_block<2, 2, kContinue>(walk, here, next, c, meanwhile)
-                               : multiply_block<2, 1, kContinue>(walk, here, next, c, meanwhile);
+          columns - column > 1 ? multiply_block<2, 2, kContinue>(walk, here, next, c, meanwhile, step)
+                               : multiply_block<2, 1, kContinue>(walk, here, next, c, meanwhile, step);
         } else {
-          columns - column > 1 ? multiply_block<1, 2, kContinue>(walk, here, next, c, meanwhile)
-                               : multiply_block<1, 1, kContinue>(walk, here, next, c, meanwhile);
+          columns - column > 1 ? multiply_block<1, 2, kContinue>(walk, here, next, c, meanwhile, step)
+                               : multiply_block<1, 1, kContinue>(walk, here, next, c, meanwhile, step);
         }
         here = next;
         c += 2 * kNextColumn;
@@ -119,7 +120,7 @@ class AmxUnit {
   template <int kA, int kB, bool kContinue, size_t kTerms, class Meanwhile>
   TW_BF16 [[gnu::always_inline]] static void multiply_block(const Walk walk, const Operands<kTerms>& here,
                                                             const Operands<kTerms>& next, std::byte* upper,
-                                                            const Meanwhile& meanwhile) {
+                                                            const Meanwhile& meanwhile, int64_t& step) {
     std::byte* lower = upper + kRegisterRows * walk.c_stride;
     if constexpr (kContinue) {
       TW_LOAD_TILE(0, upper, walk.c_stride);
@@ -155,7 +156,7 @@ class AmxUnit {
         if constexpr (kA == 2 && kB == 2) TW_MULTIPLY(3, 5, 7);
         a = a_after;
         b = b_after;
-        meanwhile();
+        meanwhile(step++);
       }
     }
     TW_STORE_TILE(0, upper, walk.c_stride);

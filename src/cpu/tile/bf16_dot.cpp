@@ -20,11 +20,12 @@ class DotUnit {
 
   template <bool kContinue, size_t kTerms, class Meanwhile>
   TW_BF16 static void multiply(const Product& x, const Meanwhile& meanwhile) {
+    int64_t step = 0;
     for (int64_t row = 0; row < x.rows; row += kBlockRows) {
       for (int64_t column = 0; column < x.columns; column += 2) {
         const Product block = x.template from<kTerms>(row, column);
-        x.columns - column > 1 ? multiply_block<2, kContinue, kTerms>(block, meanwhile)
-                               : multiply_block<1, kContinue, kTerms>(block, meanwhile);
+        x.columns - column > 1 ? multiply_block<2, kContinue, kTerms>(block, meanwhile, step)
+                               : multiply_block<1, kContinue, kTerms>(block, meanwhile, step);
       }
     }
   }
@@ -58,7 +59,7 @@ class DotUnit {
   }
 
   template <int kB, bool kContinue, size_t kTerms, class Meanwhile>
-  TW_BF16 static void multiply_block(const Product& x, const Meanwhile& meanwhile) {
+  TW_BF16 static void multiply_block(const Product& x, const Meanwhile& meanwhile, int64_t& step) {
     const int64_t c_stride = x.c_stride / 4;
     auto* c = reinterpret_cast<float*>(x.c);
     __m512 sums[kBlockRows][kB];
@@ -81,7 +82,7 @@ class DotUnit {
         }
         a += x.a_step;
         b += kRegisterBytes;
-        meanwhile();
+        meanwhile(step++);
       }
     }
 #pragma GCC unroll 8

@@ -15,6 +15,7 @@ namespace {
 struct Element {
   __m512 p;
   __m512 ds;
+  __m512 value;  // P * dP
 };
 
 /// 16 rows of a tile; a half of the registers by keys may be past the last row: nothing is left of it.
@@ -30,12 +31,14 @@ struct GradientVector {
   Keys keys;
 
   TW_BF16 Element at(int64_t key) const {
-    if (key >= count) return {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    if (key >= count) return {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
     const __m512 x = _mm512_sub_ps(_mm512_mul_ps(_mm512_loadu_ps(s + key * ld), scale), lse);
     const __mmask16 seen = keys.at(key);
     const __m512 p = _mm512_maskz_mov_ps(seen, exp_of(x));
-    const __m512 past = _mm512_sub_ps(_mm512_loadu_ps(dp + key * ld), delta);
-    return {p, _mm512_maskz_mov_ps(seen, _mm512_mul_ps(_mm512_mul_ps(p, past), scale))};
+    const __m512 gain = _mm512_loadu_ps(dp + key * ld);
+    const __m512 past = _mm512_sub_ps(gain, delta);
+    return {p, _mm512_maskz_mov_ps(seen, _mm512_mul_ps(_mm512_mul_ps(p, past), scale)),
+            _mm512_maskz_mul_ps(seen, p, gain)};
   }
 };
 
@@ -69,6 +72,7 @@ TW_BF16 void gradient_tile_of(const float* s, const float* dp, int64_t count, in
   const int64_t key_registers = registers_of(count);
   for (int64_t row = 0; row < rows; row += kRegisterDepth) {
     const GradientVector<Keys> vectors[2] = {vector_at(row), vector_at(row + kRegisterRows)};
+    __m512 values[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
     for (int64_t k = 0; k < count; k += kRegisterDepth) {
       __m512i by_rows[2][kRegisterRows];
       for (int64_t i = 0; i < kRegisterRows; ++i) {
@@ -78,6 +82,7 @@ TW_BF16 void gradient_tile_of(const float* s, const float* dp, int64_t count, in
           even[half] = vectors[half].at(k + 2 * i);
           odd[half] = vectors[half].at(k + 2 * i + 1);
           by_rows[half][i] = pair_of(even[half].ds, odd[half].ds);
+          values[half] = _mm512_add_ps(values[half], _mm512_add_ps(even[half].value, odd[half].value));
         }
         for (int64_t key = k + 2 * i; key < std::min(k + 2 * i + 2, count); ++key) {
           const Element* element = key == k + 2 * i ? even : odd;
@@ -99,6 +104,9 @@ TW_BF16 void gradient_tile_of(const float* s, const float* dp, int64_t count, in
           _mm512_storeu_si512(out + i * kRegisterDepth, by_rows[half][i]);
         }
       }
+    }
+    for (int64_t half = 0; state.values != nullptr && half < 2 && row + half * kRegisterRows < rows; ++half) {
+      _mm512_storeu_ps(state.values + row + half * kRegisterRows, values[half]);
     }
   }
 }

@@ -13,8 +13,8 @@
 //
 // It works block by block, a block being as many sums as it holds in registers, all columns of one row of
 // blocks first. The sums that lie in memory are continued (kContinue) or overwritten. What lies past the last
-// row, up to a register, may be read and written. `meanwhile()` is called at every step along the sum.
-// Subnormal numbers count as zero in both units.
+// row, up to a register, may be read and written. `meanwhile(n)` is called at every step along a sum; n
+// counts the steps of the whole product. Subnormal numbers count as zero in both units.
 #pragma once
 
 #include <algorithm>
@@ -102,7 +102,7 @@ TW_BF16 void scores(const KvTile<BF16>& k, int64_t d, const void* packed_q, int6
   x.b_next = x.steps * kRegisterBytes;
   x.c = reinterpret_cast<std::byte*>(s);
   x.c_stride = padded_rows(m) * 4;
-  Unit::template multiply<false, 1>(x, [] {});
+  Unit::template multiply<false, 1>(x, [](int64_t) {});
 }
 
 // ---- P, V and the output ------------------------------------------------------------------------
@@ -113,31 +113,56 @@ static_assert(kPanelRows >= kMaxTileKeys && kPanelRows >= kMaxTerms * kMaxTileRo
 
 using Terms = std::span<const WeightedRows<BF16>>;
 
-/// Packs 32 columns of the terms' rows into two registers of B for every 32 rows, one pair of rows at a time.
-/// Rows past a term's last one are zero.
+/// Packs 32 columns of the terms' rows into two registers of B for every 32 rows. Rows past a term's last one
+/// are zero. It has no state that changes: what another step would read from memory again costs a tenth of
+/// the product beside it.
 template <size_t kTerms>
 struct PanelPacker {
+  /// Pairs of rows in a group.
+  static constexpr int64_t kPairs = 4;
+
   std::array<KvTile<BF16>, kTerms> tiles;
   int64_t column;
-  int64_t pairs_of_term;
+  int64_t groups_of_term;
   uint16_t* left;  // [terms][registers_of(rows)]
   uint16_t* right;
 
-  int64_t pairs() const { return pairs_of_term * static_cast<int64_t>(kTerms); }
+  int64_t groups() const { return groups_of_term * static_cast<int64_t>(kTerms); }
 
-  TW_BF16 void pack(int64_t pair) const {
-    // Interleaves two rows of 32 columns: the first 16 columns, then the others.
+  TW_BF16 [[gnu::always_inline]] void pack(int64_t group) const {
+    const size_t term = kTerms == 1 || group < groups_of_term ? 0 : 1;
+    const KvTile<BF16>& tile = tiles[term];
+    const int64_t row = 2 * kPairs * (term == 0 ? group : group - groups_of_term);
+    const int64_t ld = tile.ld;
+    const BF16* from = tile.rows + row * ld + column;
+    uint16_t* to = left + group * kPairs * kRegisterDepth;
+    uint16_t* other = right + group * kPairs * kRegisterDepth;
+    if (row + 2 * kPairs <= tile.count) {
+#pragma GCC unroll 4
+      for (int64_t i = 0; i < kPairs; ++i) {
+        const BF16* pair = from + 2 * i * ld;
+        store(_mm512_loadu_si512(pair), _mm512_loadu_si512(pair + ld), to + i * kRegisterDepth,
+              other + i * kRegisterDepth);
+      }
+      return;
+    }
+    const int64_t rows = tile.count - row;
+    for (int64_t i = 0; i < kPairs; ++i) {
+      const BF16* pair = from + 2 * i * ld;
+      store(2 * i < rows ? _mm512_loadu_si512(pair) : _mm512_setzero_si512(),
+            2 * i + 1 < rows ? _mm512_loadu_si512(pair + ld) : _mm512_setzero_si512(),
+            to + i * kRegisterDepth, other + i * kRegisterDepth);
+    }
+  }
+
+ private:
+  /// Interleaves two rows of 32 columns: the first 16 columns, then the others.
+  TW_BF16 static void store(__m512i even, __m512i odd, uint16_t* to, uint16_t* other) {
     const __m512i first = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39,
                                            7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
     const __m512i second = _mm512_add_epi16(first, _mm512_set1_epi16(16));
-    const size_t term = kTerms == 1 || pair < pairs_of_term ? 0 : 1;
-    const KvTile<BF16>& tile = tiles[term];
-    const int64_t row = 2 * (term == 0 ? pair : pair - pairs_of_term);
-    const BF16* from = tile.rows + row * tile.ld + column;
-    const __m512i even = row < tile.count ? _mm512_loadu_si512(from) : _mm512_setzero_si512();
-    const __m512i odd = row + 1 < tile.count ? _mm512_loadu_si512(from + tile.ld) : _mm512_setzero_si512();
-    _mm512_storeu_si512(left + pair * kRegisterDepth, _mm512_permutex2var_epi16(even, first, odd));
-    _mm512_storeu_si512(right + pair * kRegisterDepth, _mm512_permutex2var_epi16(even, second, odd));
+    _mm512_storeu_si512(to, _mm512_permutex2var_epi16(even, first, odd));
+    _mm512_storeu_si512(other, _mm512_permutex2var_epi16(even, second, odd));
   }
 };
 
@@ -163,13 +188,14 @@ inline size_t packed_v_bytes(int64_t d_v) {
 
 TW_BF16 inline void pack_v(const KvTile<BF16>& v, int64_t d_v, void* packed) {
   constexpr int64_t kNext = kPackedRegisters * kRegisterElements;
+  constexpr int64_t kGroups = kRegisterRows / PanelPacker<1>::kPairs;  // of a register
   const int64_t steps = registers_of(v.count);
   // The keys of a register stay in L1 while all their columns are packed.
   for (int64_t step = 0; step < steps; ++step) {
     auto* left = static_cast<uint16_t*>(packed);
     for (int64_t c = 0; c < d_v; c += 2 * kRegisterRows, left += 2 * kNext) {
-      const PanelPacker<1> panel{{v}, c, steps * kRegisterRows, left, left + kNext};
-      for (int64_t i = 0; i < kRegisterRows; ++i) panel.pack(step * kRegisterRows + i);
+      const PanelPacker<1> panel{{v}, c, steps * kGroups, left, left + kNext};
+      for (int64_t i = 0; i < kGroups; ++i) panel.pack(step * kGroups + i);
     }
   }
 }
@@ -178,29 +204,33 @@ TW_BF16 inline void pack_v(const KvTile<BF16>& v, int64_t d_v, void* packed) {
 template <class Unit, bool kContinue, size_t kTerms>
 TW_BF16 void accumulate_panels(Product x, Terms terms, int64_t d) {
   constexpr int64_t kColumns = 2 * kRegisterRows;
+  constexpr int64_t kGroups = kRegisterRows / PanelPacker<kTerms>::kPairs;  // of a register
   alignas(64) uint16_t panels[2][kColumns * kPanelRows];
   const auto packer = [&](int64_t c) {
     uint16_t* left = panels[c / kColumns % 2];
-    PanelPacker<kTerms> panel{{}, c, x.steps * kRegisterRows, left, left + x.b_next / 2};
+    PanelPacker<kTerms> panel{{}, c, x.steps * kGroups, left, left + x.b_next / 2};
     for (size_t i = 0; i < kTerms; ++i) panel.tiles[i] = terms[i].rows;
     return panel;
   };
   const PanelPacker<kTerms> first = packer(0);
-  for (int64_t i = 0; i < first.pairs(); ++i) first.pack(i);
+  for (int64_t i = 0; i < first.groups(); ++i) first.pack(i);
   const int64_t blocks = (x.rows + Unit::kBlockRows - 1) / Unit::kBlockRows;
-  // At so many pairs a step, the next panel is packed when the last block is done.
-  const int64_t pairs_a_step = (kRegisterRows + blocks - 1) / blocks;
+  // At so many groups a step, the next panel is packed when the last block is done.
+  const int64_t groups_a_step = (kGroups + blocks - 1) / blocks;
   x.columns = 2;
   for (int64_t c = 0; c < d; c += kColumns) {
-    const PanelPacker<kTerms> next = packer(c + kColumns < d ? c + kColumns : c);
-    const int64_t pairs = c + kColumns < d ? next.pairs() : 0;
-    int64_t pair = 0;
     x.b[0] = reinterpret_cast<const std::byte*>(panels[c / kColumns % 2]);
     x.b[1] = x.b[0] + x.steps * kRegisterBytes;
-    Unit::template multiply<kContinue, kTerms>(x, [&]() TW_BF16 {
-      const int64_t end = std::min(pair + pairs_a_step, pairs);
-      for (; pair < end; ++pair) next.pack(pair);
-    });
+    if (c + kColumns < d) {
+      const PanelPacker<kTerms> next = packer(c + kColumns);
+      const int64_t groups = next.groups();
+      Unit::template multiply<kContinue, kTerms>(x, [=](int64_t step) TW_BF16 {
+        const int64_t end = std::min((step + 1) * groups_a_step, groups);
+        for (int64_t group = step * groups_a_step; group < end; ++group) next.pack(group);
+      });
+    } else {
+      Unit::template multiply<kContinue, kTerms>(x, [](int64_t) {});
+    }
     x.c += kColumns * 4;
   }
 }
@@ -227,7 +257,7 @@ TW_BF16 void accumulate_packed(Product x, Terms terms, int64_t d) {
   x.b_next = kPackedRegisters * kRegisterBytes;
   // Two registers of columns, of which there may be more than fit L1, for all rows.
   for (int64_t c = 0; c < d / kRegisterRows; c += 2) {
-    Unit::template multiply<kContinue, kTerms>(x.template from<kTerms>(0, c), [] {});
+    Unit::template multiply<kContinue, kTerms>(x.template from<kTerms>(0, c), [](int64_t) {});
   }
 }
 

@@ -35,6 +35,13 @@ constexpr int64_t padded_rows(int64_t m) { return (m + kRowPad - 1) / kRowPad * 
 /// are, so that neighbouring rows do not share their places in the caches.
 constexpr int64_t row_step(int64_t d) { return d + 16; }
 
+/// From a key of a gathered tile to the next one, in elements: a cache line more than d columns take. Sixteen
+/// rows that lie 1,024 bytes apart would share four sets of L1.
+template <class T>
+constexpr int64_t key_step(int64_t d) {
+  return d + 64 / static_cast<int64_t>(sizeof(T));
+}
+
 /// Keys decoded into one tile, [count][ld] row-major, in memory for a multiple of 16 keys. T is BF16, or
 /// float where bf16 could not hold the values.
 template <class T>

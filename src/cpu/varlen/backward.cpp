@@ -19,6 +19,7 @@
 //   shared                                    bytes at 4096 rows, 8 heads, 192/128
 //     dq         fp32 sums                   25,165,824   [rows][heads][d_qk]
 //     delta      fp32                           131,072
+//     values     fp32, sum of P dP; with a sink_bias alone
 //     added, selection                                    of the query tiles; of the lists
 //   scratch of a thread                       bytes at 192/128, tiles of 128 x 256
 //     kv         bf16 (fp16: fp32) K and V      163,840
@@ -67,6 +68,7 @@ struct Scratch {
   float* dq;
   float* lse;  // +inf past the last row
   float* delta;
+  float* values;  // null without a sink_bias
   int32_t* first;
   int32_t* last;
 };
@@ -92,6 +94,8 @@ Scratch lay_out(const Isa& isa, const VarlenShape& shape, Ledger& ledger, void* 
   layout.piece(s.dq, tiles.rows * row_step(shape.d_qk));
   layout.piece(s.lse, tiles.rows);
   layout.piece(s.delta, tiles.rows);
+  s.values = nullptr;
+  if (shape.has_sink_bias) layout.piece(s.values, tiles.rows);
   layout.piece(s.first, tiles.rows);
   layout.piece(s.last, tiles.rows);
   return s;
@@ -100,6 +104,7 @@ Scratch lay_out(const Isa& isa, const VarlenShape& shape, Ledger& ledger, void* 
 /// What the whole call keeps in its workspace. Sequences of a wave share no row.
 struct Shared {
   float* delta;    // [h_q][total_q]
+  float* values;   // [h_q][total_q], where there is a sink_bias: added as dq is
   float* dq;       // [total_q][h_q][d_qk]; of rows that several key tiles add to
   int32_t* added;  // [query tiles of a wave][h_q]: key tiles in dq
   double* d_sink;  // [h_q]
@@ -109,6 +114,7 @@ Shared lay_out_shared(const VarlenShape& shape, const VarlenTiles& tiles, Ledger
   Shared s{};
   Layouter layout(ledger, workspace);
   layout.piece(s.delta, shape.h_q * shape.total_q);
+  layout.piece(s.values, shape.has_sink_bias ? shape.h_q * shape.total_q : 0);
   layout.piece(s.dq, shape.total_q * shape.h_q * shape.d_qk);
   layout.piece(s.added, max_wave_tiles(shape.total_q, shape.batch, tiles.rows) * shape.h_q);
   layout.piece(s.d_sink, shape.has_sink_bias ? shape.h_q : 0);
@@ -194,14 +200,15 @@ class BackwardRun {
     for (int64_t i = 0; i < wave.query_tiles * shape_.h_q; ++i) {
       prepare_rows(wave, i / shape_.h_q, i % shape_.h_q);
     }
-    if (shape_.has_sink_bias) add_sink_gradients(wave);
     run_key_tiles(wave);
+    if (shape_.has_sink_bias) add_sink_gradients(wave);
   }
 
   int32_t& added_to(int64_t wave_tile, int64_t head) const {
     return shared_.added[wave_tile * shape_.h_q + head];
   }
   float* delta_of(int64_t head) const { return shared_.delta + head * shape_.total_q; }
+  float* values_of(int64_t head) const { return shared_.values + head * shape_.total_q; }
 
   float delta_of_row(int64_t row, int64_t head) const {
     alignas(64) float d_out[kMaxHeadSize];
@@ -217,6 +224,7 @@ class BackwardRun {
     for (int64_t r = 0; r < queries.size(); ++r) {
       const int64_t row = sequence.q_begin + queries.begin + r;
       delta_of(head)[row] = delta_of_row(row, head);
+      if (shape_.has_sink_bias) values_of(head)[row] = 0.0f;
     }
     added_to(wave_tile, head) = 0;
     if (key_tiles_of(sequence, queries, head) > 0) return;
@@ -241,7 +249,7 @@ class BackwardRun {
       for (int64_t i = 0; i < wave.count; ++i) {
         const int64_t begin = wave.sequences[i].q_begin;
         for (int64_t row = begin; row < begin + wave.sequences[i].rule.len_q; ++row) {
-          shared_.d_sink[h] -= sink_share(sink, *problem_.lse.at(0, row, h), delta_of(h)[row]);
+          shared_.d_sink[h] -= sink_share(sink, *problem_.lse.at(0, row, h), values_of(h)[row]);
         }
       }
     }
@@ -354,7 +362,7 @@ class BackwardRun {
     }
     {
       const InPhase phase(Phase::kSoftmax);
-      GradientRows rows{mine.lse, mine.delta, nullptr, nullptr};
+      GradientRows rows{mine.lse, mine.delta, nullptr, nullptr, mine.values};
       if (visitor.form == visit::Form::kRow) {
         fill_limits(sequence.rule, visitor.queries, keys, mine.first, mine.last);
         rows.first = mine.first;
@@ -412,6 +420,7 @@ class BackwardRun {
         std::copy_n(part, d, sum);
       }
       if (last) isa_.rows->narrow(part, d, shape_.dtype, problem_.dq.at(0, row + r, visitor.head));
+      if (mine.values != nullptr) values_of(visitor.head)[row + r] += mine.values[r];
     }
     added.store(visitor.rank + 1, std::memory_order_release);
   }
