@@ -4,8 +4,10 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <unistd.h>
 
+#include <array>
 #include <set>
 
 #include "cases/sets.h"
@@ -151,12 +153,18 @@ std::string terminal_output(const std::string& arguments) {
       std::string("'") + TILEWISE_PROGRAM_PATH + "' " + arguments + " >/dev/null 2>" + name + " <" + name;
   const int keep_open = open(name.c_str(), O_RDWR | O_NOCTTY);
   const int status = std::system(command.c_str());  // NOLINT(bugprone-command-processor)
-  std::string text(1 << 16, '\0');
-  const ssize_t count = read(terminal, text.data(), text.size());
+  // What the program wrote reaches this end piece by piece, the last one some time after it ended.
+  std::string text;
+  pollfd readable{terminal, POLLIN, 0};
+  while (poll(&readable, 1, 250) == 1) {
+    std::array<char, 4096> piece{};
+    const ssize_t count = read(terminal, piece.data(), piece.size());
+    if (count <= 0) break;
+    text.append(piece.data(), static_cast<size_t>(count));
+  }
   close(keep_open);
   close(terminal);
-  text.resize(status == 0 && count > 0 ? static_cast<size_t>(count) : 0);
-  return text;
+  return status == 0 ? text : "";
 }
 
 TEST(Verify, ABarOnATerminal) {

@@ -280,6 +280,26 @@ def test_lonely_queries_have_no_gradient() -> None:
         assert (dq[:60] == 0).all() and (dq[61:] != 0).any()
 
 
+def test_calls_of_a_part_of_the_keys_add_up() -> None:
+    case = Case(((150, 150),), causal=False, sink=FP32)
+    q, k, v, sink = case.tensors()
+    out, lse = case.native(q, k, v, sink)
+
+    def gradients(keys: slice) -> tuple[Tensor, ...]:
+        length = len(k[keys])
+        lengths = (i32(0, 150), i32(0, length), 150, length, case.scale, False, OFF, sink)
+        return tilewise.dense_prefill_bwd(case.d_out(), q, k[keys], v[keys], out, lse, *lengths)
+
+    whole = gradients(slice(None))
+    parts = [gradients(keys) for keys in (slice(0, 64), slice(64, 150))]
+    assert torch.allclose(parts[0][3] + parts[1][3], whole[3], rtol=1e-5, atol=1e-5)
+    assert (parts[0][3] - whole[3]).abs().min() > 1e-3
+    dq = parts[0][0].float() + parts[1][0].float()
+    assert torch.allclose(dq, whole[0].float(), rtol=2**-6, atol=2**-8)
+    for which in (1, 2):
+        assert_same_bits([torch.cat([part[which] for part in parts])], [whole[which]])
+
+
 @pytest.mark.parametrize("extreme", [float("inf"), -float("inf")])
 def test_infinite_sinks(extreme: float) -> None:
     case = Case(sink=FP32)

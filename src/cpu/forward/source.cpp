@@ -7,14 +7,37 @@
 namespace tilewise::cpu {
 namespace {
 
-/// The place of a token in a cache; page is null when the slot does not exist.
-RowRef find_slot(const CacheShape& shape, const CacheTensors& cache, int64_t slot) {
-  if (slot < 0 || slot >= shape.num_blocks * shape.page) return {nullptr, 0};
-  const uint8_t* page = cache.base + slot / shape.page * cache.block_stride;
-  const int64_t offset = slot % shape.page;
-  if (shape.record == Record::kBf16) return {page + offset * cache.row_stride, 0};
-  return {page, offset};
-}
+/// Places of tokens in a cache.
+class Slots {
+ public:
+  Slots(const CacheShape& shape, const CacheTensors& cache)
+      : cache_(cache),
+        plain_(shape.record == Record::kBf16),
+        count_(std::min(shape.num_blocks * shape.page, kMost)),
+        page_(static_cast<uint32_t>(std::min(shape.page, kMost))),
+        contiguous_(cache.block_stride == shape.page * cache.row_stride) {}
+
+  /// page is null when the slot does not exist.
+  RowRef find(int32_t slot) const {
+    if (slot < 0 || slot >= count_) return {nullptr, 0};
+    if (plain_ && contiguous_) return {cache_.base + slot * cache_.row_stride, 0};
+    // 32 bits: a division is what finding a slot costs.
+    const uint32_t block = static_cast<uint32_t>(slot) / page_;
+    const int64_t offset = static_cast<uint32_t>(slot) % page_;
+    const uint8_t* page = cache_.base + block * cache_.block_stride;
+    if (plain_) return {page + offset * cache_.row_stride, 0};
+    return {page, offset};
+  }
+
+ private:
+  static constexpr int64_t kMost = int64_t{1} << 31;  // more than an index can name
+
+  const CacheTensors& cache_;
+  bool plain_;
+  int64_t count_;
+  uint32_t page_;
+  bool contiguous_;
+};
 
 }  // namespace
 
@@ -47,10 +70,11 @@ bool KeySource::next_gathered(void* rows, LoadedTile* loaded) {
   // Takes rows of one cache, whose list begins at place `first` of both together, up to place `end`.
   const auto take = [&](const CacheShape& slots, const CacheTensors& cache, int64_t first, int64_t end) {
     if (place_ < first || place_ >= end) return;
+    const Slots places(slots, cache);
     const int32_t* list =
         cache.index + tile_.request * cache.index_stride_b + tile_.first_token * cache.index_stride_s;
     for (; place_ < end && count_ < kTileKeys; ++place_) {
-      const RowRef ref = find_slot(slots, cache, list[place_ - first]);
+      const RowRef ref = places.find(list[place_ - first]);
       if (ref.page != nullptr) refs_[count_++] = ref;
     }
   };
@@ -74,13 +98,21 @@ bool KeySource::next_paged(void* rows, LoadedTile* loaded) {
     const visit::Step step = visit_.at(static_cast<int32_t>(place_));
     const visit::Range keys = visit_.elements(step.tile);
     count_ = 0;
-    for (int32_t key = std::max(keys.begin, needed_.begin); key < keys.end; ++key) {
-      const int64_t block = table[key / shape.page];
-      if (block < 0 || block >= shape.num_blocks) continue;
-      const uint8_t* row = cache.base + block * cache.block_stride + key % shape.page * cache.row_stride +
+    for (int32_t key = std::max(keys.begin, needed_.begin); key < keys.end;) {
+      const int64_t place = key / shape.page;
+      const int64_t offset = key - place * shape.page;
+      const auto end = static_cast<int32_t>(std::min<int64_t>(keys.end, key + shape.page - offset));
+      const int64_t block = table[place];
+      if (block < 0 || block >= shape.num_blocks) {
+        key = end;
+        continue;
+      }
+      const uint8_t* row = cache.base + block * cache.block_stride + offset * cache.row_stride +
                            tile_.kv_head * cache.head_stride;
-      positions_[count_] = key;
-      refs_[count_++] = {row, 0};
+      for (; key < end; ++key, row += cache.row_stride) {
+        positions_[count_] = key;
+        refs_[count_++] = {row, 0};
+      }
     }
     if (count_ == 0) continue;
     decode(shape, refs_, count_, rows);
