@@ -1,6 +1,7 @@
 // What the backward kernels share beside their tile products.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -40,11 +41,11 @@ inline float row_delta(const float* d_out, const float* out, int64_t n) {
   return static_cast<float>((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
-/// What a row takes from the gradient of its head's sink_bias; `value` is its sum of P * dP. That is dO * O,
-/// but from before O was rounded: the rows' shares may cancel. Nothing where lse is +inf: a sink of +inf has
-/// no gradient, nor has a row without keys.
+/// What a row takes from the gradient of its head's sink_bias; `value` is its sum of P * dP. That is dO * O
+/// with the O from before it was rounded, as the rows' shares may cancel. An infinite sink has no gradient,
+/// nor has a row without keys, whose lse is +inf.
 inline double sink_share(float sink, float lse, float value) {
-  if (lse == softmax::kInfinity) return 0.0;
+  if (std::isinf(sink) || lse == softmax::kInfinity) return 0.0;
   return static_cast<double>(softmax::sink_bias_probability(sink, lse)) * static_cast<double>(value);
 }
 

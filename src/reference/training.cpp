@@ -11,7 +11,7 @@ namespace tilewise::reference {
 namespace {
 
 constexpr int64_t kRowsAtOnce = 8;
-// Each has its own sums of dK and dV, so that they do not depend on the number of threads.
+// Each has its own sums of dK, dV and d_sink, so that they do not depend on the number of threads.
 constexpr int64_t kSlices = 4;
 
 struct Sequence {

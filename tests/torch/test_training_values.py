@@ -300,6 +300,27 @@ def test_calls_of_a_part_of_the_keys_add_up() -> None:
         assert_same_bits([torch.cat([part[which] for part in parts])], [whole[which]])
 
 
+def test_d_sink_does_not_meet_keys_that_its_head_does_not_see() -> None:
+    case = Case(((256, 256),), heads=(2, 1))
+    q, k, v, _ = case.tensors()
+    # Both heads visit both blocks; key 250 is seen by queries of head 1 alone.
+    q2k = torch.tensor([[[1], [0]], [[0], [1]]], dtype=torch.int32)
+    sink = torch.tensor([0.3, -torch.inf])
+    lengths = (i32(0, 256), i32(0, 256), 256, 256, case.scale, 128, 128, False, (300, 5), sink)
+
+    def gradients(values: Tensor) -> tuple[Tensor, ...]:
+        out, lse = tilewise.block_sparse_prefill_fwd(q, k, values, q2k, *lengths)
+        return tilewise.block_sparse_prefill_bwd(case.d_out(), q, k, values, out, lse, q2k, *lengths)
+
+    broken = v.clone()
+    broken[250] = torch.nan
+    dq, _, _, d_sink = gradients(broken)
+    expected = gradients(v)
+    assert dq[:, 1].isnan().any()
+    assert_same_bits([dq[:, 0], d_sink], [expected[0][:, 0], expected[3]])
+    assert d_sink[0] != 0 and d_sink[1] == 0
+
+
 @pytest.mark.parametrize("extreme", [float("inf"), -float("inf")])
 def test_infinite_sinks(extreme: float) -> None:
     case = Case(sink=FP32)

@@ -45,7 +45,7 @@ struct VarlenGradients {
   TensorView dq;      ///< of q's type, [total_q, h_q, d_qk]
   TensorView dk;      ///< of q's type, [total_k, h_kv, d_qk]
   TensorView dv;      ///< of q's type, [total_k, h_kv, d_v]
-  TensorView d_sink;  ///< of sink_bias' type, [h_q]; given exactly when sink_bias is
+  TensorView d_sink;  ///< of sink_bias' type, [h_q], the part of these keys; given exactly when sink_bias is
 };
 
 struct DensePrefillFwdArgs : VarlenCommon, VarlenOutputs {};

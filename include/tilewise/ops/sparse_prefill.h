@@ -45,7 +45,7 @@ struct SparsePrefillBwdArgs {
 
   TensorView dq;      ///< bfloat16 [s_q, h_q, d_qk]
   TensorView dkv;     ///< bfloat16 [s_kv, 1, d_qk]; the gradient of V is in the first d_v columns too
-  TensorView d_sink;  ///< of sink_bias' type, [h_q]; given exactly when sink_bias is
+  TensorView d_sink;  ///< of sink_bias' type, [h_q], the part of these keys; given exactly when sink_bias is
   TensorView
       kl_target;  ///< optional float32 [s_q, topk]: an entry's probability summed over heads, 0 if invalid
 };

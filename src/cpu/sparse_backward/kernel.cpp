@@ -15,6 +15,7 @@
 //
 //   shared                                          bytes at s_kv 32768, d 576
 //     dkv        fp32 sums                            75,497,472
+//     values     fp32, sums of P dP; with a sink_bias alone
 //   scratch of a thread, bytes at 128 heads, d 576
 //     kv         bf16 K                                  311,296
 //     s, dp      S^T and dP^T                            262,144   P and dS of fp32
@@ -316,8 +317,10 @@ class BackwardRun {
       isa_.gradient->tile(mine.s, mine.dp, keys, padded_rows(m), shape_.softmax_scale,
                           {heads.lse, heads.delta, nullptr, nullptr, heads.values}, mine.weights,
                           shape_.has_kl_target ? mine.key_sums : nullptr);
-      float* values = shared_.values + token * shape_.h_q + tile * plan_.tile_rows;
-      for (int64_t r = 0; shape_.has_sink_bias && r < m; ++r) values[r] += heads.values[r];
+      if (shape_.has_sink_bias) {
+        float* values = shared_.values + token * shape_.h_q + tile * plan_.tile_rows;
+        for (int64_t r = 0; r < m; ++r) values[r] += heads.values[r];
+      }
     }
     const InPhase phase(Phase::kOutput);
     isa_.tile->accumulate(mine.weights.ds_rows, k, m, shape_.d_qk, first ? nullptr : mine.ones, heads.dq,

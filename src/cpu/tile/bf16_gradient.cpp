@@ -54,7 +54,7 @@ struct Registers {
   uint16_t* ds_rows;  // [rows / 16][registers_of(keys)][16 rows][32 keys]
 };
 
-template <class Keys>
+template <class Keys, bool kValues>
 TW_BF16 void gradient_tile_of(const float* s, const float* dp, int64_t count, int64_t rows, float score_scale,
                               const GradientRows& state, const Registers& to, float* key_sums) {
   const __m512 scale = _mm512_set1_ps(score_scale);
@@ -82,7 +82,9 @@ TW_BF16 void gradient_tile_of(const float* s, const float* dp, int64_t count, in
           even[half] = vectors[half].at(k + 2 * i);
           odd[half] = vectors[half].at(k + 2 * i + 1);
           by_rows[half][i] = pair_of(even[half].ds, odd[half].ds);
-          values[half] = _mm512_add_ps(values[half], _mm512_add_ps(even[half].value, odd[half].value));
+          if constexpr (kValues) {
+            values[half] = _mm512_add_ps(values[half], _mm512_add_ps(even[half].value, odd[half].value));
+          }
         }
         for (int64_t key = k + 2 * i; key < std::min(k + 2 * i + 2, count); ++key) {
           const Element* element = key == k + 2 * i ? even : odd;
@@ -105,8 +107,10 @@ TW_BF16 void gradient_tile_of(const float* s, const float* dp, int64_t count, in
         }
       }
     }
-    for (int64_t half = 0; state.values != nullptr && half < 2 && row + half * kRegisterRows < rows; ++half) {
-      _mm512_storeu_ps(state.values + row + half * kRegisterRows, values[half]);
+    if constexpr (kValues) {
+      for (int64_t half = 0; half < 2 && row + half * kRegisterRows < rows; ++half) {
+        _mm512_storeu_ps(state.values + row + half * kRegisterRows, values[half]);
+      }
     }
   }
 }
@@ -115,7 +119,11 @@ TW_BF16 void gradient_tile(float* s, float* dp, int64_t keys, int64_t rows, floa
                            const GradientRows& state, const GradientWeights& to, float* key_sums) {
   const Registers registers{static_cast<uint16_t*>(to.p_keys), static_cast<uint16_t*>(to.ds_keys),
                             static_cast<uint16_t*>(to.ds_rows)};
-  const auto tile = state.first == nullptr ? gradient_tile_of<AllKeys> : gradient_tile_of<KeyLimits>;
+  auto* const whole =
+      state.values == nullptr ? gradient_tile_of<AllKeys, false> : gradient_tile_of<AllKeys, true>;
+  auto* const limited =
+      state.values == nullptr ? gradient_tile_of<KeyLimits, false> : gradient_tile_of<KeyLimits, true>;
+  auto* const tile = state.first == nullptr ? whole : limited;
   tile(s, dp, keys, rows, scale, state, registers, key_sums);
 }
 

@@ -13,8 +13,8 @@
 //
 // It works block by block, a block being as many sums as it holds in registers, all columns of one row of
 // blocks first. The sums that lie in memory are continued (kContinue) or overwritten. What lies past the last
-// row, up to a register, may be read and written. `meanwhile(n)` is called at every step along a sum; n
-// counts the steps of the whole product. Subnormal numbers count as zero in both units.
+// row, up to a register, may be read and written. `meanwhile(n)` is called at every step of every block,
+// n = 0, 1, ... over the whole product. Subnormal numbers count as zero in both units.
 #pragma once
 
 #include <algorithm>
@@ -114,8 +114,8 @@ static_assert(kPanelRows >= kMaxTileKeys && kPanelRows >= kMaxTerms * kMaxTileRo
 using Terms = std::span<const WeightedRows<BF16>>;
 
 /// Packs 32 columns of the terms' rows into two registers of B for every 32 rows. Rows past a term's last one
-/// are zero. It has no state that changes: what another step would read from memory again costs a tenth of
-/// the product beside it.
+/// are zero. pack() depends on its argument alone: members that change would be read from memory again after
+/// every tile instruction, which costs more than what it packs (notes.md).
 template <size_t kTerms>
 struct PanelPacker {
   /// Pairs of rows in a group.

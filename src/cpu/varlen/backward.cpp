@@ -9,10 +9,9 @@
 //               dV += P^T dO, dK += dS^T Q     accumulate_keys, in the thread's memory
 //               part = dS K                    accumulate, likewise
 //               dQ += part                     in the workspace, in the order of the key tiles
-//   order     a query tile counts the key tiles that were added to its dQ. A thread waits until all before
-//   its
-//             own were; work is taken in ascending order of key tiles, so it waits for work that a thread
-//             has. The last one stores dQ.
+//   order     a query tile counts the key tiles that were added to its dQ. A thread waits until all
+//             before its own were; work is taken in ascending order of key tiles, so it waits for work that a
+//             thread has. The last one stores dQ.
 //
 // So the bits of all gradients follow from the sequence alone, whatever the number of threads is.
 //
