@@ -62,7 +62,7 @@ struct Problem {
   TrainingTensors tensors;
   int64_t total_q = 0;
   int64_t h_q = 0;
-  std::vector<int64_t> claims;  // [total_q]: to how many sequences the row belongs
+  std::vector<uint8_t> written;  // [total_q]: whether the row belongs to a sequence
   int64_t num_tiles = 0;
   std::function<void(int64_t index, RowTile& tile)> fill_tile;  // called from several threads
 };
@@ -166,13 +166,13 @@ Problem sequence_problem(const Args& args, const Selection& selection) {
   p.tensors.scale = args.softmax_scale;
   p.total_q = args.q.size(0);
   p.h_q = args.q.size(1);
-  p.claims.assign(static_cast<size_t>(p.total_q), 0);
+  p.written.assign(static_cast<size_t>(p.total_q), 0);
   std::vector<SequenceTile> tiles;
   int64_t block_row = 0;
   const std::vector<Sequence> sequences = sequences_of(args);
   Owners owners(sequences, p.total_q, args.k.size(0));
   for (const Sequence& s : sequences) {
-    for (int64_t q = s.q_begin; q < s.q_end; ++q) ++p.claims[static_cast<size_t>(q)];
+    for (int64_t q = s.q_begin; q < s.q_end; ++q) p.written[static_cast<size_t>(q)] = 1;
     for (int64_t head = 0; head < p.h_q; ++head) {
       for (int64_t q = 0; q < s.len_q(); q += kRowsAtOnce) tiles.push_back({s, head, q, block_row});
     }
@@ -212,7 +212,7 @@ Problem token_list_problem(const SparsePrefillBwdArgs& args) {
   use_backward_tensors(args, p);
   p.total_q = args.q.size(0);
   p.h_q = args.q.size(1);
-  p.claims.assign(static_cast<size_t>(p.total_q), 1);
+  p.written.assign(static_cast<size_t>(p.total_q), 1);
   const int64_t tiles_a_token = (p.h_q + kRowsAtOnce - 1) / kRowsAtOnce;
   p.num_tiles = p.total_q * tiles_a_token;
   p.fill_tile = [&args, h_q = p.h_q, tiles_a_token](int64_t i, RowTile& tile) {
@@ -262,7 +262,7 @@ TrainingResult forward(const Problem& p) {
   result.s_q = p.total_q;
   result.h_q = p.h_q;
   result.d_v = p.tensors.d_v();
-  for (const int64_t claims : p.claims) result.written.push_back(claims > 0);
+  result.written = p.written;
   const size_t rows = static_cast<size_t>(result.rows());
   result.out.assign(rows * static_cast<size_t>(result.d_v), kNan);
   result.lse.assign(rows, kNan);

@@ -93,7 +93,6 @@ Scratch lay_out(const Isa& isa, const VarlenShape& shape, Ledger& ledger, void* 
   layout.piece(s.dq, tiles.rows * row_step(shape.d_qk));
   layout.piece(s.lse, tiles.rows);
   layout.piece(s.delta, tiles.rows);
-  s.values = nullptr;
   if (shape.has_sink_bias) layout.piece(s.values, tiles.rows);
   layout.piece(s.first, tiles.rows);
   layout.piece(s.last, tiles.rows);
